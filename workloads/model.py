@@ -33,7 +33,9 @@ class Request:
     shared_tokens: int = 0  # tokens that `cache_class` promises to share with an earlier prompt
     after: tuple[str, ...] = ()  # sent only when all of these have finished (ok or not)
     think_s: float = 0.0  # pause after the last of `after`
-    arrival_s: float | None = None  # seconds from the start of the load; None in a closed loop
+    # Seconds from the start of the load; None in a closed loop, and for turns that only follow an answer. A request
+    # with both `after` and `arrival_s` is sent at the later of the two.
+    arrival_s: float | None = None
     ignore_eos: bool = True
     sampling: Mapping[str, Any] = field(default_factory=dict)  # empty is greedy
     priority: int | None = None
@@ -43,8 +45,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Load:
-    """How requests enter: closed {in_flight} | constant {rate} | poisson {rate} | ramp {rate_from, rate_to, seconds}
-    | sessions {in_flight}. Rates are requests per second."""
+    """How requests enter: closed {in_flight} | constant {rate} | poisson {rate} | gamma {rate, burstiness}
+    | ramp {rate_from, rate_to, seconds} | sessions {in_flight} | trace {}. Rates are requests per second.
+    closed counts requests in flight, sessions counts sessions under way; the others give rows an `arrival_s`."""
 
     mode: str
     params: Mapping[str, float] = field(default_factory=dict)
@@ -62,6 +65,7 @@ class Workload:
     segments: Mapping[str, tuple[int, ...]]
     requests: tuple[Request, ...]
     tokenizer_sha256: str | None = None
+    vocab_size: int | None = None  # ids are below it; None where it is not known (an imported trace)
     generator: str = "servescope"
 
     def prompt_ids(self, request: Request, answers: Mapping[str, tuple[int, ...]] | None = None) -> tuple[int, ...]:
