@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import PlainValidator
+from pydantic import PlainSerializer, PlainValidator
 
 from workloads.model import Workload
 from workloads.rng import Stream
@@ -20,7 +20,11 @@ def _length(value: object) -> int | tuple[int, int]:
     return ends[0] if ends[0] == ends[1] else (ends[0], ends[1])
 
 
-Length = Annotated[int | tuple[int, int], PlainValidator(_length)]
+def _plain(length: int | tuple[int, int]) -> int | list[int]:
+    return length if isinstance(length, int) else list(length)
+
+
+Length = Annotated[int | tuple[int, int], PlainValidator(_length), PlainSerializer(_plain)]
 
 
 def bounds(length: int | tuple[int, int]) -> tuple[int, int]:
