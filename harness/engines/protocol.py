@@ -29,10 +29,10 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """One `[[engine]]` of a plan. Canonical `options` are translated by the adapter; `args` go to the engine as they are.
+    """One `[[engine]]` of a plan. The adapter translates canonical `options`; `args` go to the engine as they are.
 
     Canonical options: block_size, kv_tokens, max_model_len, max_num_seqs, max_batched_tokens, prefix_caching (bool),
-    dtype, threads; native also: profile.
+    dtype, threads, device (left out, an environment named …-cpu is a CPU build); native also: profile.
     """
 
     name: str

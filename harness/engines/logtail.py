@@ -1,0 +1,34 @@
+"""The end of a log: its last lines, and those of them that say why it ended."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+TAIL_BYTES = 64_000
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# "ValueError: …", "torch.OutOfMemoryError: …", "error: unrecognized arguments …" name a cause; a stack frame does not.
+_CAUSE = re.compile(r"(\b[\w.]*(?:Error|Exception|Interrupt)\b: ?\S)|(\berror: )|(\bKilled\b)|(No space left)")
+_WRAPPER = re.compile(r"Engine core initialization failed|failed core proc|See root cause above|Engine process failed")
+_NOISE = re.compile(r"^\s*$|^\s+[\^~]+\s*$|^\s*File \"|leaked \w+ objects")
+
+
+def tail(log: Path, lines: int) -> list[str]:
+    """The last lines that are not blank, without colours; empty if there is no log."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(0, 2)
+            stream.seek(max(0, stream.tell() - TAIL_BYTES))
+            text = stream.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    found = [_ANSI.sub("", line).rstrip() for line in text.splitlines()]
+    return [line for line in found if not _NOISE.search(line)][-lines:]
+
+
+def telling_lines(log: Path, lines: int = 3, width: int = 300) -> list[str]:
+    """The last lines that name a cause, wrappers of another error left out; else simply the last ones."""
+    last = tail(log, 400)
+    causes = [line for line in last if _CAUSE.search(line) and not _WRAPPER.search(line)]
+    chosen = list(dict.fromkeys(causes))[-lines:] or last[-lines:]
+    return [line.strip()[:width] for line in chosen]
