@@ -88,6 +88,7 @@ class Options(Part):
     prefix_caching: bool | None = None
     dtype: str | None = None
     threads: Positive | None = None
+    device: str | None = None  # cpu | cuda …; an environment whose name ends in -cpu is one for a CPU
     profile: str | None = None  # native only: whose scheduling rules to follow
 
     @model_validator(mode="after")

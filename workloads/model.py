@@ -31,7 +31,7 @@ class Request:
     max_tokens: int
     cache_class: CacheClass = "none"
     shared_tokens: int = 0  # tokens that `cache_class` promises to share with an earlier prompt
-    after: tuple[str, ...] = ()  # sent only when all of these have finished (ok or not)
+    after: tuple[str, ...] = ()  # sent only when all of these have finished (ok or not); see groups.py for splitting
     think_s: float = 0.0  # pause after the last of `after`
     # Seconds from the start of the load; None in a closed loop, and for turns that only follow an answer. A request
     # with both `after` and `arrival_s` is sent at the later of the two.
