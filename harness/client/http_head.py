@@ -17,6 +17,9 @@ _DIGITS = frozenset(b"0123456789")
 _TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
+_SIZES: dict[bytes, int] = {}  # size lines that were found valid; at most 4 bytes, so at most 65,535 x 3 of them
+
+
 class MalformedResponse(Exception):
     """The peer does not speak HTTP/1.1: what is wrong, in a few words."""
 
@@ -75,6 +78,7 @@ class ChunkedBody:
 
     def __init__(self) -> None:
         self.excess = 0
+        self._between = True  # a size line is due
         self._remaining = 0  # payload bytes left in this chunk
         self._crlf = False  # the CRLF after a chunk's payload is due
         self._trailer = False  # after the last chunk
@@ -86,6 +90,16 @@ class ChunkedBody:
             data = self._line + data
             self._line = b""
         at, size = 0, len(data)
+        while self._between and at < size:
+            # The common case, kept short: a whole chunk, whose size line was seen before, is in this read.
+            end = data.find(b"\r\n", at)
+            length = _SIZES.get(data[at:end], 0)
+            stop = end + 2 + length
+            if end < 0 or not length or data[stop : stop + 2] != b"\r\n":
+                break
+            if sink is not None:
+                sink.append(data[end + 2 : stop])
+            at = stop + 2
         while at < size and not self._done:
             if self._remaining:
                 take = min(self._remaining, size - at)
@@ -119,6 +133,7 @@ class ChunkedBody:
             if line:
                 raise MalformedResponse("a chunk is longer than its size says")
             self._crlf = False
+            self._between = True
         elif self._trailer:
             if not line:
                 self._done = True
@@ -130,6 +145,9 @@ class ChunkedBody:
                 raise MalformedResponse(f"a chunk size is not hexadecimal: {line[:16]!r}")
             self._remaining = int(digits, 16)
             self._trailer = self._remaining == 0
+            self._between = False
+            if len(line) <= 4 and self._remaining:
+                _SIZES[bytes(line)] = self._remaining
 
     def close(self) -> bool:
         return self._done

@@ -157,8 +157,6 @@ class LoadRun:
         try:
             return await self._dispatcher.run()
         finally:
-            gc.enable()
-            gc.unfreeze()
             beat.cancel()
             self._lag.close()
             self._pool.close()
@@ -263,6 +261,14 @@ def _raise_file_limit() -> None:
 
 def run_job(job: ClientJob, engine: Engine, progress: LineWriter | None = None, *, listen: bool = True) -> WorkerResult:
     """The whole job in this process: load, rows, result. UsageError, WorkloadError, InfrastructureError."""
+    try:
+        return _run_job(job, engine, progress, listen=listen)
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+def _run_job(job: ClientJob, engine: Engine, progress: LineWriter | None, *, listen: bool) -> WorkerResult:
     import uvloop
 
     began = time.monotonic()

@@ -78,7 +78,7 @@ def compare(out: Path, truth: dict[str, Any]) -> dict[str, Any]:
     rows = pq.read_table(out / "requests-0.parquet").to_pylist()
     chunks = pq.read_table(out / "chunks-0.parquet").to_pandas()
     chunks = chunks[chunks["kind"] == "content"].sort_values(["request_id", "seq"])
-    arrivals = {name: group for name, group in chunks.groupby("request_id", observed=True)}
+    arrivals = dict(iter(chunks.groupby("request_id", observed=True)))
     ttft, ttft_error, gap, event, kernel, lost = [], [], [], [], [], 0
     for row in rows:
         if row["status"] != "ok":
