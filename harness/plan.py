@@ -352,7 +352,7 @@ def _usage_error(error: ValidationError, text: str, where: str) -> UsageError:
     message = first["msg"].removeprefix("Value error, ")
     key = str(loc[-1]) if loc else ""
     # A check over several keys is reported at their table; the key that its message begins with or quotes is the place.
-    quoted = re.match(r"(\w+)(?= = |: )|.*?'(\w+)'", message) if first["type"] == "value_error" else None
+    quoted = re.match(r"(\w+)(?= = |: | is )|.*?'(\w+)'", message) if first["type"] == "value_error" else None
     line, table = locate(text, (*loc, quoted[1] or quoted[2]) if quoted else loc)
     place = f"{where}:{line}" if line else where
     if first["type"] == "extra_forbidden":

@@ -97,6 +97,8 @@ class _Reader:
 
     def read(self) -> Workload:
         lines = self._text().split("\n")
+        if lines == [""]:
+            raise WorkloadError(f"{self.path} is empty; make it with `servescope workload make`")
         if lines[-1]:
             self.at = len(lines)
             raise self.fail("the last line does not end; the file was cut off")
