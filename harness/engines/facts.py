@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -49,3 +51,14 @@ def inner(document: Any, *path: str) -> Any:
 def first(values: Iterable[Any]) -> Any:
     """The first value that is not None."""
     return next((value for value in values if value is not None), None)
+
+
+def fingerprint(kind: str, version: str | None, settings: Mapping[str, Any]) -> str | None:
+    """`<kind>-<version>-<8 hex>` of the settings that change behaviour: equal settings, equal string, on any machine.
+
+    None where the server says nothing of its settings: two silences are no agreement.
+    """
+    if not settings:
+        return None
+    canonical = json.dumps(settings, sort_keys=True, separators=(",", ":"), default=str).encode()
+    return f"{kind}-{version or 'unknown'}-{hashlib.sha256(canonical).hexdigest()[:8]}"

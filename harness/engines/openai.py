@@ -58,6 +58,24 @@ def declared(state: CacheState, why: str) -> CacheProof:
     return CacheProof(state=state, method="declared", proven=False, evidence=why)
 
 
+def served_models(endpoint: Endpoint) -> list[str]:
+    """Names that /v1/models lists; empty if the server does not say."""
+    rows = (get_json(endpoint, "/v1/models") or {}).get("data") or []
+    return [str(row["id"]) for row in rows if isinstance(row, dict) and row.get("id")]
+
+
+def check_model(endpoint: Endpoint) -> None:
+    """UsageError if the server lists models and the endpoint's is not among them.
+
+    Asked before any load, since SGLang answers for any name at all.
+    """
+    names = served_models(endpoint)
+    if names and endpoint.model not in names:
+        raise UsageError(
+            f"{endpoint.base_url} serves no model {endpoint.model!r}", mend=f"it serves {', '.join(names[:5])}"
+        )
+
+
 def model_card(endpoint: Endpoint) -> dict[str, object]:
     """The row of /v1/models for the endpoint's model, else the first; empty if there is none."""
     models = get_json(endpoint, "/v1/models") or {}

@@ -136,10 +136,8 @@ def read_usage(usage: Any) -> Usage | None:
 
 
 def count_or_none(value: Any) -> int | None:
-    """A count; JSON's true, negative and fractional numbers are none."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        return None
-    return value
+    """A whole number as it stands. A negative one is kept: the reader must see a lie, not an absence."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _queue_seconds(timing: dict[str, Any]) -> float | None:

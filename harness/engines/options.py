@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +11,8 @@ from harness.engines.profiles import profile_args, profile_environ
 from harness.engines.protocol import EngineConfig
 from harness.records.errors import UsageError
 
+HIDDEN = "(hidden)"
+_SECRET = re.compile(r"--[\w-]*(?:api-key|api_key|token|secret|password)")
 COUNTS = ("block_size", "kv_tokens", "max_model_len", "max_num_seqs", "max_batched_tokens", "threads")
 KNOWN: Mapping[str, type] = {
     **dict.fromkeys(COUNTS, int),
@@ -67,6 +70,18 @@ def evidence(config: EngineConfig) -> tuple[list[str], dict[str, str]]:
     return profile_args(config.kind, config.evidence), profile_environ(config.kind, config.evidence)
 
 
+def redacted(argv: Sequence[str]) -> list[str]:
+    """A command line without the values of flags that carry a secret (`--api-key K`, `--hf-token=T`)."""
+    kept: list[str] = []
+    for part in argv:
+        if kept and _SECRET.fullmatch(kept[-1]) and not part.startswith("--"):
+            kept.append(HIDDEN)
+        else:
+            flag, equals, _ = part.partition("=")
+            kept.append(f"{flag}={HIDDEN}" if equals and _SECRET.fullmatch(flag) else part)
+    return kept
+
+
 def shown(argv: Sequence[str]) -> str:
-    """A command line as a person would type it."""
-    return shlex.join(argv)
+    """A command line as a person would type it, secrets hidden."""
+    return shlex.join(redacted(argv))

@@ -153,12 +153,16 @@ class EngineProcess:
         first, self._stopping = not self._stopping, True
         process = self._process
         if process is not None and first:
-            watchdog.signal_session(process.pid, signal.SIGTERM)
+            # The leader alone: engines end their own children, and SGLang takes a child's death for a crash.
+            if process.poll() is None:
+                process.terminate()
             deadline = time.monotonic() + grace_s
             while time.monotonic() < deadline:
-                process.poll()  # reaps the leader, so that it does not count as running
+                ended = process.poll()  # reaps the leader, so that it does not count as running
                 if not watchdog.running(process.pid):
                     break
+                if ended is not None and time.monotonic() > deadline - grace_s / 2:
+                    break  # orphans that outlive their parent this long will not leave by themselves
                 time.sleep(0.05)
             watchdog.signal_session(process.pid, signal.SIGKILL)
             process.wait()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.engines.exposition_facts import gauge
-from harness.engines.facts import first, inner, integer, negated, word
+from harness.engines.facts import fingerprint, first, inner, integer, negated, word
 from harness.engines.http import get_json, get_metrics, post
 from harness.engines.log_facts import log_facts
 from harness.engines.openai import declared, model_card
@@ -61,10 +61,9 @@ SETTINGS = (
     "decode_log_interval",
     "enable_metrics",
     "enable_cache_report",
-    "model_path",
     "context_length",
+    "sampling_defaults",
     "random_seed",
-    "launch_command",
 )
 
 
@@ -86,6 +85,7 @@ class SGLangEngine:
         options = check_options(config, (*FLAGS, "prefix_caching", "threads", "device"))
         argv = [interpreter(config), "-m", "sglang.launch_server", "--model-path", str(model.path)]
         argv += ["--served-model-name", model.name, "--host", "127.0.0.1", "--port", str(port)]
+        argv += ["--random-seed", "0"]  # the default is drawn at each start
         more, environ = evidence(config)
         environ |= {"HF_HUB_OFFLINE": "1"}
         if on_cpu(config):
@@ -126,7 +126,7 @@ class SGLangEngine:
             max_num_seqs=integer(first(running)),
             max_batched_tokens=integer(info.get("chunked_prefill_size")),
             resolved=_settings(info),
-            fingerprint=None,  # the engine has none
+            fingerprint=fingerprint(self.kind, word(info.get("version")), _settings(info)),  # the engine has none
             log_facts=log_facts(self.kind, log),
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.engines.exposition_facts import gauge, info_labels
-from harness.engines.facts import inner, integer, truth, word
+from harness.engines.facts import fingerprint, inner, integer, truth, word
 from harness.engines.http import get_json, get_metrics, post
 from harness.engines.log_facts import log_facts
 from harness.engines.openai import declared, model_card
@@ -33,6 +33,49 @@ FLAGS = {
     "max_num_seqs": "--max-num-seqs",
     "max_batched_tokens": "--max-num-batched-tokens",
     "dtype": "--dtype",
+}
+CACHE_SETTINGS = (
+    "block_size",
+    "cache_dtype",
+    "enable_prefix_caching",
+    "gpu_memory_utilization",
+    "kv_cache_max_concurrency",
+    "kv_cache_memory_bytes",
+    "kv_cache_size_tokens",
+    "num_gpu_blocks",
+    "prefix_caching_hash_algo",
+    "sliding_window",
+)
+# Of the whole configuration, what changes behaviour and stays equal from start to start: no ports, paths or keys.
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "model_config": ("dtype", "max_model_len", "quantization", "enforce_eager", "seed", "generation_config"),
+    "scheduler_config": (
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "max_num_active_seqs",
+        "long_prefill_token_threshold",
+        "max_num_queued_reqs",
+        "max_num_queued_tokens",
+        "enable_chunked_prefill",
+        "policy",
+        "scheduler_reserve_full_isl",
+        "watermark",
+        "prefill_schedule_interval",
+        "async_scheduling",
+        "stream_interval",
+    ),
+    "parallel_config": (
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "data_parallel_size",
+        "enable_expert_parallel",
+        "distributed_executor_backend",
+    ),
+    "compilation_config": ("mode", "backend", "cudagraph_mode", "cudagraph_capture_sizes", "custom_ops"),
+    "kernel_config": ("ir_op_priority", "moe_backend", "linear_backend"),
+    "attention_config": ("backend",),
+    "speculative_config": ("method", "num_speculative_tokens", "model"),
+    "device_config": ("device",),
 }
 CPU_BLOCK, GPU_BLOCK = 128, 16  # defaults of 0.32 where no block size is given
 
@@ -73,6 +116,7 @@ class VLLMEngine:
         server = get_json(endpoint, "/server_info?config_format=json") or {}  # dev mode only
         config = inner(server, "vllm_config")
         block = integer(cache.get("block_size"))
+        resolved = _resolved(cache, config)
         return EngineInfo(
             kind=self.kind,
             name=self.kind,
@@ -86,8 +130,9 @@ class VLLMEngine:
             async_loop=truth(inner(config, "scheduler_config", "async_scheduling")),
             max_num_seqs=integer(inner(config, "scheduler_config", "max_num_seqs")),
             max_batched_tokens=integer(inner(config, "scheduler_config", "max_num_batched_tokens")),
-            resolved=_resolved(cache, config),
-            fingerprint=None,  # stands only in responses: see system_fingerprint of a generation
+            resolved=resolved,
+            # Its own system_fingerprint stands only in answers, and asking for one would be a generation.
+            fingerprint=fingerprint(self.kind, word(version.get("version")), resolved),
             log_facts=log_facts(self.kind, log),
         )
 
@@ -151,13 +196,12 @@ def _cpu_environ(options: dict[str, Any]) -> dict[str, str]:
 
 
 def _resolved(cache: dict[str, str], config: Any) -> dict[str, Any]:
-    """The cache configuration from metrics and the sections of the dev-mode document that change behaviour."""
-    resolved: dict[str, Any] = {"cache_config": cache} if cache else {}
-    if isinstance(config, dict):
-        sections = ("model_config", "scheduler_config", "parallel_config", "compilation_config", "speculative_config")
-        resolved |= {name: config[name] for name in sections if config.get(name) is not None}
-    elif isinstance(config, str):
-        resolved["vllm_config"] = config
+    """Settings that change behaviour, `section.key`: from the dev-mode document, the cache's from metrics too."""
+    resolved: dict[str, Any] = {f"cache_config.{key}": value for key, value in cache.items() if key in CACHE_SETTINGS}
+    for section, keys in SETTINGS.items():
+        found = inner(config, section)
+        if isinstance(found, dict):
+            resolved |= {f"{section}.{key}": found[key] for key in keys if key in found}
     return resolved
 
 
