@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.plan import AUTO, EnginePart, Options, Plan, WorkloadPart, base_url
+from harness.plan import Plan, WorkloadPart
+from harness.plan_engine import AUTO, EnginePart, Options, base_url
 from harness.records.errors import UsageError
 from workloads.params import suggest
 
