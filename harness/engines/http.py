@@ -33,6 +33,15 @@ def get_json(endpoint: Endpoint, path: str) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
+def succeeded(response: httpx.Response) -> bool:
+    """Whether a control endpoint says `{"success": true}`; a 200 alone is no proof."""
+    try:
+        document = response.json()
+    except ValueError:
+        return False
+    return response.status_code == 200 and isinstance(document, dict) and document.get("success") is True
+
+
 def get_metrics(endpoint: Endpoint) -> str | None:
     """The exposition text, or None if the server exposes none."""
     url = endpoint.metrics_url or f"{endpoint.base_url}/metrics"

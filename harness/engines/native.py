@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from harness.engines.facts import integer, truth, word
-from harness.engines.http import get_json, post
+from harness.engines.http import get_json, post, succeeded
 from harness.engines.log_facts import log_facts
 from harness.engines.openai import declared, model_card
 from harness.engines.openai_stream import COMPLETIONS, completion_body, decode_event, pack
@@ -83,11 +83,10 @@ class NativeEngine:
             return declared(state, f"nothing was asked of the engine for state {state}")
         response = post(endpoint, "/reset_prefix_cache")
         said = response.text.strip()[:200]
-        proven = response.status_code == 200 and response.json().get("success") is True
         return CacheProof(
             state=state,
             method="POST /reset_prefix_cache",
-            proven=proven,
+            proven=succeeded(response),
             evidence=f"status {response.status_code}, {said}",
         )
 

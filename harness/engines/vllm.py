@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
 from harness.engines.exposition_facts import gauge, info_labels
 from harness.engines.facts import fingerprint, inner, integer, truth, word
-from harness.engines.http import get_json, get_metrics, post
+from harness.engines.http import get_json, get_metrics, post, succeeded
 from harness.engines.log_facts import log_facts
 from harness.engines.openai import declared, model_card
 from harness.engines.openai_stream import COMPLETIONS, completion_body, decode_event, pack
@@ -144,7 +143,7 @@ class VLLMEngine:
             return declared(state, "no /reset_prefix_cache: the server runs without VLLM_SERVER_DEV_MODE=1")
         usage = gauge(get_metrics(endpoint), "vllm:kv_cache_usage_perc")
         said = f"status {response.status_code}, {response.text.strip()[:200]}, KV usage {usage}"
-        proven = response.status_code == 200 and _success(response.text) and usage == 0
+        proven = succeeded(response) and usage == 0
         return CacheProof(state=state, method="POST /reset_prefix_cache", proven=proven, evidence=said)
 
     def encode(self, request: GenerationRequest, model: str) -> Encoded:
@@ -203,7 +202,3 @@ def _resolved(cache: dict[str, str], config: Any) -> dict[str, Any]:
         if isinstance(found, dict):
             resolved |= {f"{section}.{key}": found[key] for key in keys if key in found}
     return resolved
-
-
-def _success(text: str) -> bool:
-    return re.search(r'"success"\s*:\s*true', text) is not None
