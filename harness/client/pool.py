@@ -154,7 +154,10 @@ class _Watch:
         self._exchange = exchange
         self._timeouts = timeouts
         self._last_token = last_token
-        self._handle = loop.call_later(min(timeouts.first_token, timeouts.total), self._expired)
+        # Looking at least every `between_tokens` finds each last token while its own limit still runs.
+        self._handle = loop.call_later(
+            min(timeouts.first_token, timeouts.between_tokens, timeouts.total), self._expired
+        )
 
     def cancel(self) -> None:
         self._handle.cancel()
@@ -182,7 +185,8 @@ class _Watch:
             }
             exchange.finish(end, f"{words[end]} {seconds:g} s", now)  # type: ignore[arg-type]
         else:
-            self._handle = self._loop.call_later((due - now) / 1e9 + 0.001, self._expired)
+            wait = min((due - now) / 1e9 + 0.001, limits.between_tokens)
+            self._handle = self._loop.call_later(wait, self._expired)
 
     def _newest(self) -> int:
         if self._last_token is not None:

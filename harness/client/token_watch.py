@@ -24,7 +24,7 @@ class TokenWatch:
         self._last = 0
 
     def __call__(self, exchange: Exchange) -> int:
-        """Monotonic ns of the last event that carried an answer, 0 before the first."""
+        """Monotonic ns of the last event that took the answer further, 0 before the first token."""
         if exchange.head is None:
             return 0
         start = 0
@@ -42,6 +42,8 @@ class TokenWatch:
             for piece in sink:
                 for event in self._splitter.feed(t_arrival, t_kernel, piece):
                     delta = decode_event(self._engine, event.data)
-                    if delta.kind in ANSWER and (delta.text or delta.token_ids or delta.n_tokens):
+                    token = delta.kind in ANSWER and bool(delta.text or delta.token_ids or delta.n_tokens)
+                    # Behind the last token a stream goes on to its finish reason, usage and [DONE].
+                    if token or (self._last and (delta.finish_reason or delta.kind in ("usage", "done"))):
                         self._last = event.t_arrival
         return self._last

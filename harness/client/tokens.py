@@ -89,6 +89,8 @@ def _by_ids(deltas: Sequence[Delta]) -> tuple[list[int | None], str] | None:
         number = len(ids) if ids is not None else deltas[i].n_tokens
         if number is None or not 0 <= number <= LARGEST:
             raise ImpossibleCount(f"an event says that it carries {number} tokens")
+        if ids and not (min(ids) >= 0 and max(ids) <= LARGEST):
+            raise ImpossibleCount("an event carries a token id that no vocabulary has")
         per_event[i] = number
     return per_event, "ids"
 
@@ -139,23 +141,19 @@ def share(total: int, weights: Sequence[int]) -> list[int]:
     With fewer tokens than events, the first event keeps one: something was seen there.
     """
     events = len(weights)
-    if events == 0:
-        return []
-    if total < events:
-        whole = sum(weights[1:]) or 1
-        rest, given, seen = [], 0, 0
-        for weight in weights[1:]:
-            seen += weight
-            upto = (total - 1) * seen // whole
-            rest.append(upto - given)
-            given = upto
-        return [min(total, 1), *rest]
-    spare = total - events
-    whole = sum(weights)
-    out, given, seen = [], 0, 0
-    for weight in weights:
-        seen += weight if whole else 1
-        upto = spare * seen // (whole or events)
-        out.append(1 + upto - given)
+    if total >= events:
+        out = [1] * events
+        shares = list(weights)
+    else:
+        out = [min(total, 1), *([0] * (events - 1))]
+        shares = [0, *weights[1:]]
+    if not any(shares):
+        shares = [1] * events
+    spare, whole = total - sum(out), sum(shares)
+    given = seen = 0
+    for i, weight in enumerate(shares):
+        seen += weight
+        upto = spare * seen // whole
+        out[i] += upto - given
         given = upto
     return out

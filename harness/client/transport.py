@@ -8,7 +8,7 @@ import asyncio
 import socket
 import ssl
 import time
-from typing import Protocol
+from typing import Protocol, cast
 
 from harness.client.exchange import Exchange
 from harness.client.http_head import MalformedResponse
@@ -158,8 +158,7 @@ class TlsConnection(_Channel, asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, but not by class
 
     def start(self, exchange: Exchange, request: bytes) -> None:
         self.usable = False

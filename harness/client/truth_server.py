@@ -41,13 +41,15 @@ class Answer:
     tokens: int
     t_request: int
     prompt_tokens: int
+    with_ids: bool  # `return_token_ids` was asked: token number n has id 1000 + n
     sent: list[int] = field(default_factory=list)
 
     def event(self, number: int) -> bytes:
         finish = b'"length"' if number == self.tokens - 1 else b"null"
+        ids = b',"token_ids":[%d]' % (1000 + number) if self.with_ids else b""
         document = (
             b'{"id":"truth-%d","object":"text_completion","created":0,"model":"truth","choices":[{"index":0,'
-            b'"text":" t%d","logprobs":null,"finish_reason":%b}]}' % (self.index, number, finish)
+            b'"text":" t%d","logprobs":null,"finish_reason":%b%b}]}' % (self.index, number, finish, ids)
         )
         return _chunk(b"data: " + document + b"\n\n")
 
@@ -146,7 +148,7 @@ class TruthServer:
         prompt = body.get("prompt")
         tokens = int(str(body.get("max_tokens", 16)))
         size = len(prompt) if isinstance(prompt, list | str) else 0
-        answer = Answer(self._next, sock, tokens, now, size)
+        answer = Answer(self._next, sock, tokens, now, size, bool(body.get("return_token_ids")))
         self._next += 1
         self._answers[answer.index] = answer
         self._send(answer, _HEAD)
