@@ -26,6 +26,7 @@ class Work:
     The K and V of position p live in block `block_table[p // block_size]`, row p % block_size. The scheduler owns the
     table; the executor only reads it. `sampling` is None while a prompt is only partly computed: no token comes out.
     `step_index` counts the tokens this request has produced so far (seeds a per-request random stream).
+    `banned` are ids that must not be sampled in this step: those that would end the request before `min_tokens`.
     """
 
     request_id: str
@@ -34,6 +35,7 @@ class Work:
     block_table: Sequence[int]
     sampling: SamplingParams | None
     step_index: int = 0
+    banned: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
