@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.workload import workload_app
+
 DRIVE, JUDGE, SET_UP = "Drive", "Judge", "Set up"
 
 app = typer.Typer(
@@ -20,6 +22,7 @@ model_app = typer.Typer(help="Get models.", no_args_is_help=True)
 engines_app = typer.Typer(help="Real engines, each in an environment of its own.", no_args_is_help=True)
 serve_app = typer.Typer(help="Serve a model.", no_args_is_help=True)
 app.add_typer(model_app, name="model", rich_help_panel=SET_UP)
+app.add_typer(workload_app, name="workload", rich_help_panel=DRIVE)
 app.add_typer(engines_app, name="engines", rich_help_panel=SET_UP)
 app.add_typer(serve_app, name="serve", rich_help_panel=SET_UP)
 

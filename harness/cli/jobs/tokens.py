@@ -1,0 +1,38 @@
+"""tokens.parquet: what was said, in the form from which every cache expectation can be computed again."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.records.prefixes import longest_prefixes
+from harness.records.tables import TOKENS
+
+
+def tokens_table(requests: pa.Table, answers: pa.Table, *, redact: bool) -> pa.Table:
+    """One row per request in sending order, with the longest prefix shared with anything sent before.
+
+    `answers` has request_id, prompt_ids, output_ids. Redacted tables keep the shared lengths and drop the ids.
+    """
+    sent = {
+        name: at
+        for name, at in zip(requests["request_id"].to_pylist(), requests["t_sent"].to_pylist(), strict=True)
+        if at is not None
+    }
+    rows = [row for row in answers.to_pylist() if row["request_id"] in sent and row["prompt_ids"] is not None]
+    rows.sort(key=lambda row: (sent[row["request_id"]], row["request_id"]))
+    shared = longest_prefixes((row["request_id"], row["prompt_ids"], row["output_ids"] or ()) for row in rows)
+    return pa.table(
+        {
+            "request_id": [row["request_id"] for row in rows],
+            "prompt_ids": [None if redact else row["prompt_ids"] for row in rows],
+            "output_ids": [None if redact else row["output_ids"] for row in rows],
+            "lcp_request_id": [owner for owner, _ in shared],
+            "lcp_tokens": [count for _, count in shared],
+        }
+    ).cast(TOKENS)
+
+
+def total(table: pa.Table, column: str) -> int:
+    """Sum of a count column, nulls as nothing."""
+    return int(pc.sum(table[column]).as_py() or 0)
