@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from harness.records.errors import ServescopeError
 from harness.records.manifest import Window
 from workloads.model import WorkloadError
 
+START_S = 2.0  # a worker imports, reads its workload and encodes requests in about half of it
 _LOG_TAIL = 3  # lines
 
 
@@ -87,7 +89,7 @@ async def drive(
     Setting `stop` ends the load early: what is in flight becomes rows with status `cancelled`. Cancelling this
     coroutine kills the processes. The rows of jobs that share an out_dir must differ in `worker`.
     """
-    workers = [_Worker(job, on_progress) for job in jobs]
+    workers = [_Worker(job, on_progress) for job in _together(jobs)]
     try:
         for worker in workers:
             await worker.start()
@@ -101,6 +103,14 @@ async def drive(
         for worker in workers:
             worker.kill()
     return await asyncio.to_thread(_gather, workers)
+
+
+def _together(jobs: Sequence[ClientJob]) -> list[ClientJob]:
+    """Several workers begin at one instant, or their schedules would be shifted by how long each took to start."""
+    if len(jobs) < 2:
+        return list(jobs)
+    begin = time.monotonic_ns() + round(START_S * 1e9)
+    return [job if job.t_start is not None else job.model_copy(update={"t_start": begin}) for job in jobs]
 
 
 async def _stop_all(workers: list[_Worker], stop: asyncio.Event) -> None:
