@@ -10,7 +10,14 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # "ValueError: …", "torch.OutOfMemoryError: …", "error: unrecognized arguments …" name a cause; a stack frame does not.
 _CAUSE = re.compile(r"(\b[\w.]*(?:Error|Exception|Interrupt)\b: ?\S)|(\berror: )|(\bKilled\b)|(No space left)")
 _WRAPPER = re.compile(r"Engine core initialization failed|failed core proc|See root cause above|Engine process failed")
-_NOISE = re.compile(r"^\s*$|^\s+[\^~]+\s*$|^\s*File \"|leaked \w+ objects")
+_NOISE = re.compile(r"^\s*$|^\s+[\^~]+\s*$|^\s*File \"|leaked \w+ objects|\bWARNING\b|Warning: ")
+# What loggers put first: "(EngineCore pid=7) ERROR 12-01 01:13:43 [core.py:1510] ",
+# "[2026-12-01 01:13:43] ".
+_PREFIX = re.compile(
+    r"^(?:\(\w[\w-]* pid=\d+\) )?"
+    r"(?:(?:ERROR|INFO|CRITICAL) [\d-]+ [\d:]+ \[[\w.]+:\d+\] )?"
+    r"(?:\[[\d-]+ [\d:]+[^\]]*\] )?"
+)
 
 
 def tail(log: Path, lines: int) -> list[str]:
@@ -26,9 +33,9 @@ def tail(log: Path, lines: int) -> list[str]:
     return [line for line in found if not _NOISE.search(line)][-lines:]
 
 
-def telling_lines(log: Path, lines: int = 3, width: int = 300) -> list[str]:
+def telling_lines(log: Path, lines: int = 2, width: int = 300) -> list[str]:
     """The last lines that name a cause, wrappers of another error left out; else simply the last ones."""
     last = tail(log, 400)
     causes = [line for line in last if _CAUSE.search(line) and not _WRAPPER.search(line)]
-    chosen = list(dict.fromkeys(causes))[-lines:] or last[-lines:]
-    return [line.strip()[:width] for line in chosen]
+    chosen = [_PREFIX.sub("", line).strip()[:width] for line in causes or last]
+    return list(dict.fromkeys(chosen))[-lines:]

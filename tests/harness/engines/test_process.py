@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.engines.logtail import telling_lines
 from harness.engines.process import CALLS_VARIABLE, EngineProcess, check_port, free_port
 from harness.engines.protocol import LaunchSpec
 from harness.engines.watchdog import running
@@ -135,6 +136,21 @@ def test_dying_while_loading_gives_the_cause_and_not_the_wrapper(tmp_path: Path)
     assert "no available memory for the cache blocks" in line
     assert "Engine core initialization failed" not in line
     assert "\n" not in line
+
+
+def test_a_cause_is_told_once_without_what_loggers_put_before_it(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text(
+        "(APIServer pid=1) WARNING 12-01 01:13:21 [x.py:2] this can cause errors like `OSError: [Errno 24] Too many`\n"
+        "(EngineCore pid=2) ERROR 12-01 01:13:43 [core.py:1510] ValueError: the pool is too small\n"
+        "ValueError: the pool is too small\n"
+        "\x1b[31m[2026-12-01 01:13:44] Scheduler hit an exception: RuntimeError: no such device\x1b[0m\n"
+    )
+    assert telling_lines(log) == [
+        "ValueError: the pool is too small",
+        "Scheduler hit an exception: RuntimeError: no such device",
+    ]
+    assert telling_lines(tmp_path / "absent") == []
 
 
 def test_without_any_cause_the_last_lines_are_shown(tmp_path: Path) -> None:
