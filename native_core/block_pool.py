@@ -160,6 +160,12 @@ class BlockPool:
             else:
                 self._copies.setdefault(prefix_id, []).append(block)
 
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Make owned blocks unfindable again, because nobody will fill them."""
+        for block in blocks:
+            assert self._references[block], "only an owner can tell that a block was not filled"
+            self._forget(block)
+
     def reset(self) -> bool:
         """Forget all cached content; refused (False) while any block is owned. The queue keeps its order (V15)."""
         if self.used:

@@ -97,7 +97,17 @@ class Finish(Event):
     output_tokens: int
 
 
-Listener = Callable[[Event], None]
+class EventLog:
+    """Stamps events with the engine's time and step, and hands them to whoever listens."""
+
+    def __init__(self, listener: Callable[[Event], None] | None = None) -> None:
+        self.listener = listener
+        self.now = 0.0
+        self.step = 0
+
+    def __call__(self, kind: Callable[..., Event], request_id: str | None, *fields: Any) -> None:
+        if self.listener is not None:
+            self.listener(kind(self.now, self.step, request_id, *fields))
 
 
 def as_record(event: Event) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class PrefixIds:
         width = size * tokens.itemsize
         for at in range(0, len(raw), width):
             child = self._intern((parent, raw[at : at + width]))
-            self.drop(parent)
+            self._uses[parent] -= 1  # never the last use: the child is one
             chain.append(child)
             parent = child
 

@@ -1,4 +1,4 @@
-"""Scheduling rules that changed between releases of vLLM, as data. A release that is not listed is refused, not guessed.
+"""Scheduling rules that changed between releases of vLLM, as data. A release that is not listed is refused.
 
 Grades: code-parity = compared step by step with that release's own scheduler; read = the same source text at these
 places, not run. The differences were found by running the releases side by side; between two listed releases with

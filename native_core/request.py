@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Literal
 
@@ -22,7 +23,7 @@ class RequestError(ValueError):
 
 
 class State(Enum):
-    """waiting → running → finished; a preempted request waits again, at the front, and starts from nothing."""
+    """waiting → running → finished; a preempted request waits again, and starts from nothing."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -30,110 +31,64 @@ class State(Enum):
     FINISHED = "finished"
 
 
+@dataclass(slots=True, eq=False)
 class Request:
-    """One sequence. The engine owns everything below the constructor's arguments; callers only read it.
+    """One sequence. The caller sets what comes before `num_prompt_tokens`; the engine owns the rest, others read it.
 
     Token accounts, in tokens:
 
-        tokens       | prompt .......................... | outputs so far ... |
-        computed     | K and V exist (or are being made by a step in flight) ..|
-        placeholders                                     asynchronous loop only: outputs of steps in flight, not
-                                                         known yet, but already part of `computed`'s goal
+        tokens        prompt ...................... outputs so far ....
+        placeholders                                                   .. outputs of steps in flight, not known yet
+        computed      ...................................                 K and V exist, or a step in flight makes them
 
     A request emits a token in the step in which `computed` reaches len(tokens) + placeholders. The last token sampled
-    is never computed, so a finished request leaves (prompt + outputs - 1) // block_size full blocks.
+    is never computed, so a finished request leaves (prompt + outputs - 1) // block_size full blocks (V9).
+
+    RequestError for token ids that are no integers from 0 to 2**31 - 1; `Engine.add` checks the limits.
     """
 
-    __slots__ = (
-        "arrival",
-        "block_table",
-        "cached_tokens",
-        "computed",
-        "finish_reason",
-        "ignore_eos",
-        "in_flight",
-        "max_tokens",
-        "min_tokens",
-        "num_prompt_tokens",
-        "placeholders",
-        "preemptions",
-        "prefix_ids",
-        "priority",
-        "registered",
-        "request_id",
-        "salt",
-        "sampling",
-        "stale",
-        "state",
-        "stop_token_ids",
-        "t_admitted",
-        "t_finished",
-        "t_first_token",
-        "tokens",
-    )
+    request_id: str
+    prompt_ids: Sequence[int]
+    max_tokens: int
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    _: KW_ONLY
+    ignore_eos: bool = False
+    stop_token_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0  # ids that end the request are not sampled before it has so many outputs
+    priority: int = 0  # smaller is served first, as in vLLM
+    arrival: float | None = None  # seconds on the executor's clock; None: when it is added
+    salt: str | None = None  # cached blocks are shared only among requests of one salt
 
-    def __init__(
-        self,
-        request_id: str,
-        prompt_ids: Sequence[int],
-        max_tokens: int,
-        sampling: SamplingParams | None = None,
-        *,
-        ignore_eos: bool = False,
-        stop_token_ids: Iterable[int] = (),
-        min_tokens: int = 0,
-        priority: int = 0,
-        arrival: float | None = None,
-        salt: str | None = None,
-    ) -> None:
-        """`arrival` is in seconds on the executor's clock; None lets `Engine.add` stamp it. A smaller `priority` is
-        served first, as in vLLM. Requests share cached blocks only with requests of the same `salt`.
+    num_prompt_tokens: int = field(init=False)
+    tokens: array[int] = field(init=False, repr=False)  # prompt and outputs so far
+    state: State = field(default=State.WAITING, init=False)
+    finish_reason: FinishReason | None = field(default=None, init=False)
+    block_table: list[int] = field(default_factory=list, init=False, repr=False)
+    prefix_ids: list[int] = field(default_factory=list, init=False, repr=False)  # identity of each full block
+    registered: int = field(default=0, init=False)  # leading blocks of the table that look-ups can find
+    computed: int = field(default=0, init=False)
+    placeholders: int = field(default=0, init=False)
+    ending_ids: frozenset[int] = field(init=False)  # stop_token_ids, and the engine's end-of-sequence ids
+    cached_tokens: int | None = field(default=None, init=False)  # hit at the first admission
+    preemptions: int = field(default=0, init=False)
+    t_queued: float = field(default=0.0, init=False)  # arrival, or the latest preemption
+    t_admitted: float | None = field(default=None, init=False)  # first admission
+    t_first_token: float | None = field(default=None, init=False)
+    t_finished: float | None = field(default=None, init=False)
 
-        RequestError for token ids that are no integers from 0 to 2**31 - 1; the limits are checked by `Engine.add`.
-        """
+    def __post_init__(self) -> None:
         try:
-            self.tokens = array("i", prompt_ids)
+            self.tokens = array("i", self.prompt_ids)
         except (OverflowError, TypeError):
             raise RequestError("the prompt has token ids that are no 32-bit integers", code="bad_token_id") from None
         if self.tokens and min(self.tokens) < 0:
             raise RequestError("the prompt has a negative token id", code="bad_token_id")
-        self.request_id = request_id
         self.num_prompt_tokens = len(self.tokens)
-        self.max_tokens = max_tokens
-        self.sampling = sampling or SamplingParams()
-        self.ignore_eos = ignore_eos
-        self.stop_token_ids = frozenset(stop_token_ids)
-        self.min_tokens = min_tokens
-        self.priority = priority
-        self.arrival = arrival
-        self.salt = salt
-
-        self.state = State.WAITING
-        self.finish_reason: FinishReason | None = None
-        self.block_table: list[int] = []
-        self.prefix_ids: list[int] = []  # identity of each full block of `tokens`
-        self.registered = 0  # leading blocks of the table that look-ups can find
-        self.computed = 0
-        self.placeholders = 0
-        self.in_flight = 0  # tokens in steps whose result is not in yet
-        self.stale = 0  # those of them that belong to a life before a preemption
-        self.cached_tokens: int | None = None  # hit at the first admission; later ones do not change it
-        self.preemptions = 0
-        self.t_admitted: float | None = None
-        self.t_first_token: float | None = None
-        self.t_finished: float | None = None
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.tokens)
+        self.ending_ids = self.stop_token_ids
 
     @property
     def num_output_tokens(self) -> int:
         return len(self.tokens) - self.num_prompt_tokens
-
-    @property
-    def prompt_ids(self) -> list[int]:
-        return self.tokens[: self.num_prompt_tokens].tolist()
 
     @property
     def output_ids(self) -> list[int]:
