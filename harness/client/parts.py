@@ -26,7 +26,7 @@ ANSWERS = pa.schema(
 )
 PARTS: dict[str, pa.Schema] = {"requests": REQUESTS, "chunks": CHUNKS, "answers": ANSWERS}
 _GROUP_REQUESTS = 5_000
-_GROUP_CHUNKS = 32_768  # rows in memory are Python objects: some 10 MB
+_GROUP_CHUNKS = 8_192  # rows wait as Python objects, and a worker is to stay small
 
 
 def part_file(out_dir: Path, table: str, worker: int) -> Path:

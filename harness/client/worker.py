@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from harness.client.bodies import Bodies, TextCodec
@@ -25,6 +26,7 @@ from harness.client.dispatcher import Dispatcher, Phased
 from harness.client.job import ClientJob, WorkerResult
 from harness.client.lag import LoopLag, p99_ms
 from harness.client.live import LineWriter, Live
+from harness.client.no_pandas import keep_pandas_out
 from harness.client.outcome import decode_outcome
 from harness.client.pacing import Schedule, Share, share_of
 from harness.client.parts import PartWriter, answer_of, decode_spill
@@ -289,6 +291,7 @@ def _run_job(job: ClientJob, engine: Engine, progress: LineWriter | None, *, lis
         raise InfrastructureError(f"the client failed: {error}", mend="check the disk and the engine's URL") from error
     info = run.info(time.process_time(), time.monotonic() - began)
     spill = spill_file(work.out_dir, job.worker)
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own pools keep tens of MB that are never used again
     try:
         decode_spill(spill, work.part_writer())
     except OSError as error:
@@ -316,6 +319,7 @@ def read_job(path: Path) -> ClientJob:
 def main(argv: list[str]) -> int:
     from harness.engines.registry import adapter
 
+    keep_pandas_out()
     if len(argv) != 1:
         print("usage: python -m harness.client.worker JOB.json", file=sys.stderr)
         return 2

@@ -115,7 +115,7 @@ def _check(record: RawRecord, outcome: Outcome) -> None:
     assert arrivals == sorted(arrivals)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(_script(), min_size=1, max_size=4))
 def test_one_outcome_each_and_rows_that_fit(tmp_path: Path, scripts: list[list[Step]]) -> None:
     records = uvloop.run(_drive(scripts))

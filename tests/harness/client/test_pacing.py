@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.client.pacing import Item, Schedule, share_of
@@ -87,6 +87,7 @@ def test_following_another_workers_request_is_refused() -> None:
         Schedule([_request(1, after=("elsewhere",))], T0, in_flight=1, by_session=False)
 
 
+@settings(max_examples=60)
 @given(st.data())
 def test_everything_goes_once_in_order_and_within_its_room(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 12))
