@@ -273,4 +273,4 @@ def test_a_worker_never_imports_pandas(tmp_path: Path) -> None:
     assert (tmp_path / "requests-0.parquet").is_file()
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "pyarrow" in imported
-    assert "pandas" not in imported
+    assert not any(name.startswith("pandas.") for name in imported), "the attempt fails before it loads anything"
