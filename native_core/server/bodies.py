@@ -117,9 +117,10 @@ async def read_json(http: HttpRequest) -> dict[str, Any]:
     size = 0
     async for chunk in http.stream():
         size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise ApiError(f"the body is larger than {MAX_BODY_BYTES >> 20} MiB", status=413, code="body_too_large")
-        chunks.append(chunk)
+        if size <= MAX_BODY_BYTES:
+            chunks.append(chunk)
+    if size > MAX_BODY_BYTES:  # read to its end all the same: who is still sending sees a reset, not an answer
+        raise ApiError(f"the body is larger than {MAX_BODY_BYTES >> 20} MiB", status=413, code="body_too_large")
     try:
         document = orjson.loads(b"".join(chunks))
     except orjson.JSONDecodeError as error:

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from native_core.request import Request, RequestError
 from native_core.server.errors import ApiError, json_response
 from native_core.server.jobs import Job
-from native_core.server.runner import Answer, EngineRunner, Update
+from native_core.server.runner import Answer, EngineDiedError, EngineRunner, Update
 from native_core.server.served import Served
 from native_core.server.shapes import DONE, Piece, Shapes, metrics_of, sse, usage_of
 from native_core.server.text import AnswerText
@@ -47,6 +47,8 @@ class Generation:
             await self._runner.submit(self._answers)
         except RequestError as error:
             raise ApiError(str(error), status=error.http_status, code=error.code) from None
+        except EngineDiedError as error:
+            raise ApiError(str(error), status=503, code="engine_dead") from None
 
     def client_gone(self) -> None:
         self._updates.put_nowait(ClientGone())
@@ -182,7 +184,7 @@ class GenerationResponse(Response):
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             response = json_response(await self._generation.whole())
-        except RuntimeError as error:
+        except EngineDiedError as error:
             response = ApiError(str(error), status=500, code="engine_error").response()
         await response(scope, receive, send)
 
@@ -192,7 +194,7 @@ class GenerationResponse(Response):
         try:
             async for event in self._generation.events():
                 await send({"type": "http.response.body", "body": event, "more_body": True})
-        except RuntimeError as error:
+        except EngineDiedError as error:
             failure = ApiError(str(error), status=500, code="engine_error")
             await send({"type": "http.response.body", "body": sse(failure.document()), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -102,13 +102,13 @@ class Metrics:
             self._step_prefill.observe(stats.last_prefill_tokens)
             self._step_decode.observe(stats.last_decode_tokens)
             self._step_batch.observe(stats.last_batch)
+        self._generated.inc(sum(update.output.token is not None for update in report.updates))
         for update in report.updates:
             self._follow(update, report.at)
 
     def _follow(self, update: Update, at: float) -> None:
         answer, output = update.answer, update.output
         if output.token is not None:
-            self._generated.inc()
             if answer.last_token is None:
                 self._ttft.observe(at - answer.submitted)
                 if answer.billed_prompt:

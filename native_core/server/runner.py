@@ -29,6 +29,10 @@ from native_core.server.metered import Meter, MeteredExecutor
 from native_core.server.text import AnswerText
 
 
+class EngineDiedError(RuntimeError):
+    """The engine thread ended with an exception; nothing that it was asked will be done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
     """One token of one sequence, or its end. `text` is set where the engine thread had to look for stop strings."""
@@ -140,7 +144,7 @@ class EngineRunner:
         return self._executor.now()
 
     async def submit(self, answers: Sequence[Answer]) -> None:
-        """Hands all sequences to the engine, or none: RequestError if it refuses one of them."""
+        """Hands all sequences to the engine, or none: RequestError if it refuses one, EngineDiedError if it is dead."""
         accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._send(_Submit(answers, accepted))
         await accepted
@@ -157,7 +161,7 @@ class EngineRunner:
 
     def _send(self, command: _Command) -> None:
         if self.failure is not None:
-            raise self.failure
+            raise EngineDiedError(f"the engine died: {self.failure}")
         with self._wake:
             self._commands.append(command)
             self._wake.notify()
@@ -271,14 +275,15 @@ class EngineRunner:
     def _fail(self, error: BaseException) -> None:
         self.failure = error
         self._on_failure(error)
+        died = EngineDiedError(f"the engine died: {error}")
         for answer in self._live.values():
-            answer.updates.put_nowait(RuntimeError(f"the engine died: {error}"))
+            answer.updates.put_nowait(died)
         self._live.clear()
         for command in (*self._taken, *self._commands):
             if isinstance(command, _Submit):
-                _refuse(command.accepted, error)
+                _refuse(command.accepted, died)
             elif isinstance(command, _Reset):
-                _refuse(command.done, error)
+                _refuse(command.done, died)
         self._commands = []
 
 
