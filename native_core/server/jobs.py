@@ -15,6 +15,7 @@ from native_core.server.prompts import check_ids, read_prompts
 from native_core.server.served import Served
 
 Kind = Literal["completion", "chat"]
+TEMPLATE_NAMES = {"messages", "add_generation_prompt", "bos_token", "eos_token", "unk_token", "pad_token"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,11 @@ def chat_prompt(body: ChatBody, served: Served) -> list[int]:
     messages = [message.model_dump(exclude_none=True) for message in body.messages]
     for message in messages:
         message["content"] = plain_text(message.get("content"))
+    extra = body.chat_template_kwargs or {}
+    if TEMPLATE_NAMES.intersection(extra):
+        raise ApiError("chat_template_kwargs must not name what the body has fields for", param="chat_template_kwargs")
     try:
-        text = served.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=body.add_generation_prompt, **(body.chat_template_kwargs or {})
-        )
+        text = served.tokenizer.apply_chat_template(messages, add_generation_prompt=body.add_generation_prompt, **extra)
     except ValueError as error:
         raise ApiError(f"messages: {error}", param="messages", code="chat_template") from None
     return served.tokenizer.encode(text, add_special_tokens=False)  # the template writes them itself

@@ -26,9 +26,10 @@ from native_core.server.metrics import Metrics
 from native_core.server.options import Options, Settings, resolve
 from native_core.server.runner import EngineRunner, Report
 from native_core.server.served import Served
-from native_core.server.start_errors import InfrastructureError, StartError, UsageError
+from native_core.server.start_errors import InfrastructureError, UsageError
 from native_core.server.weights_hash import weights_sha256
 from native_core.tokenizer import Tokenizer
+from native_core.weights import LlamaConfig
 
 KEEP_ALIVE_S = 120  # beyond the pauses of any client that reuses connections: a reset in a race looks like a fault
 SHUTDOWN_S = 2  # for streams under way when a signal comes
@@ -77,11 +78,11 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def read_json_file(path: Path) -> dict[str, Any]:
-    """An object from a file of the model directory. UsageError if it is not there or not an object."""
+    """An object from a file of the model directory; empty without the file. UsageError if it is not an object."""
+    if not path.is_file():
+        return {}
     try:
         document = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise UsageError(f"{path} is missing", mend="--model takes a Hugging Face model directory") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
     if not isinstance(document, dict):
@@ -94,24 +95,23 @@ class Instance:
 
     def __init__(self, options: Options, make_executor: Callable[[Path, int], Executor] | None = None) -> None:
         """Loads the model. UsageError or InfrastructureError if that cannot be."""
-        config = read_json_file(options.model / "config.json")
-        generation = options.model / "generation_config.json"
-        defaults = read_json_file(generation) if generation.is_file() else {}
-        settings = resolve(options, config)
-        eos = eos_ids(defaults, config)
+        model = _model_config(options.model)
+        settings = resolve(options, model)
+        defaults = read_json_file(options.model / "generation_config.json")
+        eos = eos_ids(defaults, read_json_file(options.model / "config.json"))
+        engine_config = _engine_config(settings, eos)
         self.options = options
         self.executor = MeteredExecutor(_load(options, make_executor or numpy_executor))
         self.served = Served(
             settings=settings,
-            tokenizer=Tokenizer(options.model),
-            vocab_size=int(config["vocab_size"]),
+            tokenizer=_tokenizer(options.model),
+            vocab_size=model.vocab,
             dtype="float32",
-            architecture=str((config.get("architectures") or ["unknown"])[0]),
             eos_token_ids=eos,
             sampling_defaults={name: defaults[name] for name in SAMPLING_DEFAULTS if defaults.get(name) is not None},
             weights_sha256=weights_sha256(options.model),
         )
-        engine = _engine(settings, self.executor, eos)
+        engine = _engine(engine_config, self.executor)
         self.runner = EngineRunner(engine, self.executor, on_report=self._observe, on_failure=self._failed)
         self.metrics = Metrics(self.served, lambda: self.runner.pending)
         self.app = build_app(self.served, self.runner, self.metrics)
@@ -169,7 +169,7 @@ def run(options: Options) -> int:
         gc.collect()
         gc.freeze()
         sys.setswitchinterval(SWITCH_S)
-        disable_created_metrics()  # a second series per counter, of no use to anyone who keeps the scrapes
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series per counter, of no use to anyone who keeps the scrapes
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
             try:
                 runner.run(instance.serve(sock))
@@ -210,21 +210,37 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
+def _model_config(directory: Path) -> LlamaConfig:
+    if not directory.is_dir():
+        raise UsageError(f"there is no directory {directory}", mend="--model takes a Hugging Face model directory")
+    try:
+        return LlamaConfig.read(directory)
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{directory / 'config.json'} lacks what a Llama has: {error}") from error
+    except ValueError as error:  # the model's own errors: one line with the mend
+        raise UsageError(str(error)) from error
+
+
+def _tokenizer(directory: Path) -> Tokenizer:
+    try:
+        return Tokenizer(directory)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
 def _load(options: Options, make_executor: Callable[[Path, int], Executor]) -> Executor:
     try:
         return make_executor(options.model, options.threads)
-    except StartError:
-        raise
-    except (ValueError, OSError) as error:  # the model's own errors are ValueErrors: one line with the mend
+    except (ValueError, OSError, KeyError) as error:
         raise UsageError(f"the model in {options.model} cannot be loaded: {error}") from error
     except MemoryError:
         raise InfrastructureError(f"not enough memory for the model in {options.model}") from None
 
 
-def _engine(settings: Settings, executor: Executor, eos: frozenset[int]) -> Engine:
+def _engine_config(settings: Settings, eos: frozenset[int]) -> EngineConfig:
     options = settings.options
     try:
-        config = EngineConfig(
+        return EngineConfig(
             num_blocks=settings.num_blocks,
             block_size=options.block_size,
             max_num_seqs=options.max_num_seqs,
@@ -239,9 +255,13 @@ def _engine(settings: Settings, executor: Executor, eos: frozenset[int]) -> Engi
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def _engine(config: EngineConfig, executor: Executor) -> Engine:
     try:
         return Engine(config, executor)
     except MemoryError:
+        tokens = (config.num_blocks - 1) * config.block_size
         raise InfrastructureError(
-            f"not enough memory for a KV pool of {settings.kv_tokens} tokens", mend="lower --kv-tokens"
+            f"not enough memory for a KV pool of {tokens} tokens", mend="lower --kv-tokens"
         ) from None

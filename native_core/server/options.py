@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from native_core.scheduler_queues import Policy
 from native_core.server.start_errors import UsageError
+from native_core.weights import LlamaConfig
 
 DEFAULT_PROFILE = "vllm-0.32.0"
 DEFAULT_KV_BYTES = 1 << 30  # size of the KV pool where --kv-tokens is not given
@@ -132,15 +133,15 @@ def parse_options(argv: Sequence[str] | None = None) -> Options:
     )
 
 
-def resolve(options: Options, model_config: Mapping[str, Any]) -> Settings:
-    """Sizes that depend on the model (its config.json). UsageError for a pool that cannot hold one request."""
-    context = int(model_config["max_position_embeddings"])
+def resolve(options: Options, model: LlamaConfig) -> Settings:
+    """Sizes that depend on the model. UsageError for a pool that cannot hold one request."""
+    context = model.context
     length = options.max_model_len or context
     if length > context:
         raise UsageError(
             f"--max-model-len {length} is beyond the model's context of {context}", mend=f"at most {context}"
         )
-    tokens = options.kv_tokens or default_kv_tokens(model_config, length, options.max_num_seqs)
+    tokens = options.kv_tokens or default_kv_tokens(model, length, options.max_num_seqs)
     blocks = -(-tokens // options.block_size)
     if blocks * options.block_size < length:
         raise UsageError(
@@ -150,10 +151,7 @@ def resolve(options: Options, model_config: Mapping[str, Any]) -> Settings:
     return Settings(options=options, max_model_len=length, num_blocks=blocks + 1)
 
 
-def default_kv_tokens(model_config: Mapping[str, Any], length: int, max_num_seqs: int) -> int:
+def default_kv_tokens(model: LlamaConfig, length: int, max_num_seqs: int) -> int:
     """Tokens whose K and V fill DEFAULT_KV_BYTES, no fewer than one request, no more than can be used at once."""
-    heads = int(model_config["num_attention_heads"])
-    kv_heads = int(model_config.get("num_key_value_heads") or heads)
-    head_size = int(model_config.get("head_dim") or model_config["hidden_size"] // heads)
-    per_token = 2 * int(model_config["num_hidden_layers"]) * kv_heads * head_size * FLOAT32
+    per_token = 2 * model.layers * model.kv_heads * model.head_dim * FLOAT32
     return max(length, min(DEFAULT_KV_BYTES // per_token, length * max_num_seqs))

@@ -27,7 +27,6 @@ class Served:
     tokenizer: Tokenizer
     vocab_size: int
     dtype: str  # of the computation
-    architecture: str
     eos_token_ids: frozenset[int]
     sampling_defaults: Mapping[str, Any]
     weights_sha256: str
@@ -56,7 +55,6 @@ class Served:
             "prefix_caching": options.prefix_caching,
             "threads": options.threads,
             "dtype": self.dtype,
-            "architecture": self.architecture,
             "vocab_size": self.vocab_size,
             "eos_token_ids": sorted(self.eos_token_ids),
             "sampling_defaults": dict(self.sampling_defaults),

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from harness.models.store import get_model
 from native_core.tokenizer import Tokenizer
-
 from tests.native_core.served import Under, serving
 
 PROMPT = list(range(10, 50))  # two full blocks of 16 and a half
