@@ -12,10 +12,9 @@ from reports.cell import Cell, Floats
 from reports.metrics import Measured
 from reports.series import Signals
 
-SLOW_SHARE = 0.05
 FEWEST_SLOW = 4  # fewer than this lie close together by chance too often to speak of a place in time
 FEWEST = 20
-SLOW_FACTOR = 1.5  # over the median; below it there is no tail to speak of
+SLOW_FACTOR = 1.5  # P99 over the median; below it there is no tail. Slow: nearer to P99 than to the median
 NARROW = 0.25  # of the run: what counts as "all of it between"
 MOST = 0.8  # of the slow requests, where not all lie together
 LONG_FACTOR = 2.0  # computed prompt tokens over the others': then length explains slowness
@@ -45,9 +44,7 @@ def tail(cell: Cell, signals: Signals, measured: dict[str, Measured], metric: st
         return Finding(metric, f"{head}, the largest of {len(values)}: too few to place a tail")
     if p99.value < SLOW_FACTOR * p50.value:
         return Finding(metric, f"{head}, {p99.value / p50.value:.1f} times the median: there is no tail")
-    slow = values >= max(
-        np.sort(values)[-max(FEWEST_SLOW, math.ceil(SLOW_SHARE * len(values)))], SLOW_FACTOR * p50.value
-    )
+    slow = values >= (p50.value + p99.value) / 2.0
     number = int(slow.sum())
     if number < FEWEST_SLOW:
         when = ", ".join(f"{at:.1f} s" for at in times[slow])

@@ -153,17 +153,18 @@ def in_blocks(shared: int, prompt_tokens: int, block_size: int) -> int:
 def parting_token(prompts: Sequence[Ids], block_size: int, *, most: int = 200) -> int | None:
     """Where prompts that are alike part too early to share a block; None when no such prompts are found.
 
-    Two prompts are alike when half of the shorter one, and at least a block, is equal at equal places. The answer is
-    the most common first difference, the earliest where several are as common.
+    Two prompts are alike when what comes after their first difference is equal at equal places for at least a block
+    and half of the shorter prompt: that much would have hit but for the tokens before it. The answer is the most
+    common first difference, the earliest where several are as common.
     """
     found: dict[int, int] = {}
     for place, prompt in enumerate(prompts[:most]):
         for other in prompts[max(0, place - 8) : place]:
             size = min(len(prompt), len(other))
             equal = prompt[:size] == other[:size]
-            if equal.all() or equal.sum() < max(block_size, size // 2):
+            if equal.all():
                 continue
             first = int(np.argmin(equal))
-            if first < block_size:
+            if first < block_size and equal[first:].sum() >= max(block_size, size // 2):
                 found[first] = found.get(first, 0) + 1
     return min(found, key=lambda token: (-found[token], token)) if found else None

@@ -139,9 +139,20 @@ def write_cell(cell: CellDir, spec: CellSpec) -> CellDir:
 
 
 def _manifest(spec: CellSpec) -> Manifest:
-    engine = {"kind": "native", "name": "native", "version": "0.1.0", "block_size": 16, "kv_tokens": 100_000}
+    engine: dict[str, Any] = {
+        "kind": "native",
+        "name": "native",
+        "version": "0.1.0",
+        "block_size": 16,
+        "kv_tokens": 100_000,
+    }
     engine |= {"prefix_caching": True, "resolved": {"profile": "vllm-0.32.0"}, **spec.engine}
-    cache = {"state": "flushed", "method": "POST /reset_prefix_cache", "proven": True, "evidence": "status 200"}
+    cache: dict[str, Any] = {
+        "state": "flushed",
+        "method": "POST /reset_prefix_cache",
+        "proven": True,
+        "evidence": "status 200",
+    }
     worker = WorkerInfo(
         worker=0, cpu_s=0.1, wall_s=1.0, loop_lag_p99_ms=0.2, dispatch_lag_p99_ms=0.2, kernel_stamps="all"
     )
