@@ -284,7 +284,7 @@ class Scheduler:
         outputs = request.num_output_tokens
         self.counters.output_tokens += 1
         self.log(events.Token, request.request_id, token.token_id, outputs - 1)
-        if token.token_id in request.ending_ids and outputs > request.min_tokens:
+        if token.token_id in request.ending_ids:  # never before min_tokens: the executor was told not to sample it
             return "stop"
         if outputs >= request.max_tokens or len(request.tokens) >= self.config.max_model_len:
             return "length"

@@ -228,7 +228,7 @@ def test_after_ten_thousand_random_aborts_nothing_is_left() -> None:
     ],
 )
 def test_requests_that_can_never_be_served_are_refused(
-    prompt: list[int], options: dict[str, int], code: str, status: int
+    prompt: list[int], options: dict[str, Any], code: str, status: int
 ) -> None:
     running = engine(30, max_model_len=200)  # the pool holds 116 tokens
     with pytest.raises(RequestError) as refused:

@@ -82,11 +82,10 @@ def test_v16_hits_that_nobody_owns_use_up_free_blocks() -> None:
     pool = run.scheduler.blocks.pool
     assert pool.used == 4
     again = run.add("again", PROMPT[:17])
-    run.step()
-    assert again.state is State.WAITING
+    assert "again" not in run.step()
     run.scheduler.abort("owner", now=0.0)
-    run.step()
-    assert again.state is State.RUNNING
+    assert run.step() == {"again": 5}
+    assert again.cached_tokens == 12  # one of the four went to the owner's first output
 
 
 def test_v17_the_watermark_holds_only_while_something_runs() -> None:
@@ -174,6 +173,18 @@ def test_v21_the_tokens_of_a_victim_scheduled_in_the_same_step_return_to_the_bud
     assert [request.request_id for request in batch.preempted] == ["low"]
     assert {name: item.count for name, item in batch.items.items()} == {"high": 1}
     assert batch.budget == 12 - 1
+
+
+def test_v21_a_victim_earlier_in_the_list_makes_nobody_lose_its_turn() -> None:
+    run = Steps(11, policy="priority", max_batched_tokens=13, long_prefill_threshold=8, reserve_full_prompt=False)
+    run.add("low", PROMPT[:30], priority=9)
+    assert run.step() == {"low": 13}
+    run.add("high", PROMPT[50:54], priority=0)
+    run.add("mid", PROMPT[60:61], priority=1)
+    assert run.step() == {"low": 8, "high": 4, "mid": 1}
+    batch = run.schedule()
+    assert [request.request_id for request in batch.preempted] == ["low"]
+    assert list(batch.items) == ["high", "mid"]
 
 
 def test_v22_after_a_preemption_nobody_is_admitted_in_the_same_step() -> None:
