@@ -94,7 +94,9 @@ class VirtualExecutor:
             return None
         value ^= self._seed * _MULTIPLIER & _MASK
         if item.sampling.temperature > 0:
-            value ^= ((item.sampling.seed or 0) + item.step_index + 1) * _EMPTY & _MASK
+            for part in (item.sampling.seed or 0, item.step_index):
+                value = ((value ^ part) * _EMPTY + 1) & _MASK
+                value ^= value >> 29
         while True:
             value = ((value ^ (value >> 32)) * _MULTIPLIER + 1) & _MASK
             token = (value >> 33) % self._vocab_size
