@@ -124,6 +124,39 @@ def test_streams_side_by_side_each_get_their_own_tokens(slow: Under) -> None:
         assert ids == document["choices"][0]["token_ids"]
 
 
+def test_preempted_answers_are_whole_billed_once_and_say_so(tiny: Path) -> None:
+    """A pool for two and a half of eight requests: they throw each other out, and nobody can tell but by the figure."""
+    flags = ("--kv-tokens", "160", "--block-size", "8", "--max-model-len", "64", "--no-prefix-caching")
+    bodies = [
+        {"prompt": [at + 20, *PROMPT[:15]], "max_tokens": 40, "ignore_eos": True, "return_token_ids": True}
+        for at in range(8)
+    ]
+    options = {"include_usage": True}
+    with serving(tiny, *flags, make_executor=paced) as under:
+        alone = [under.complete(**body).json()["choices"][0]["token_ids"] for body in bodies]
+        before = under.metrics()
+        found: dict[int, Any] = {}
+        threads = [
+            threading.Thread(
+                target=lambda at: found.update({at: under.events(**bodies[at], stream_options=options)}), args=(at,)
+            )
+            for at in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        after = under.metrics()
+    for at, ids in enumerate(alone):
+        assert [token for event in found[at][:-1] for token in event["choices"][0]["token_ids"]] == ids
+    closings = [found[at][-1] for at in range(8)]
+    thrown_out = sum(closing["metrics"]["preemptions"] for closing in closings)
+    assert thrown_out == after["native:preemptions_total"] - before["native:preemptions_total"] > 0
+    for name, field in (("prompt", "prompt_tokens"), ("generation", "completion_tokens")):
+        grown = after[f"native:{name}_tokens_total"] - before[f"native:{name}_tokens_total"]
+        assert grown == sum(closing["usage"][field] for closing in closings)
+
+
 class Breaking(Paced):
     """Fails at its third step."""
 
