@@ -1,4 +1,4 @@
-"""The executor on a wall clock: numpy does the arithmetic, with a number of BLAS threads that is set on purpose."""
+"""The executor on a wall clock: numpy does the arithmetic, on a number of threads that is set on purpose."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from threadpoolctl import threadpool_limits
-
 from native_core.executor import Sampled, StepResult, Work
 from native_core.llama import Llama
+from native_core.parallel import Team
 from native_core.sampler import sample
 
 
@@ -18,9 +17,7 @@ class NumpyExecutor:
     """Satisfies native_core.executor.Executor. Raises ModelError for a directory without a supported model."""
 
     def __init__(self, model_dir: Path, *, threads: int) -> None:
-        # Left alone, BLAS takes every core, and its threads spin: beside one busy process a step was 30 times slower.
-        self._limits = threadpool_limits(limits=threads, user_api="blas")
-        self._model = Llama(model_dir)
+        self._model = Llama(model_dir, Team(threads))
 
     def allocate(self, num_blocks: int, block_size: int) -> None:
         self._model.allocate(num_blocks, block_size)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.engines.protocol import EngineConfig, ModelDir
-from harness.plan import AUTO, EnginePart, Plan, load_plan
+from harness.engines.registry import adapter
+from harness.plan import AUTO, Plan, load_plan
+from harness.plan_engine import EnginePart
 from harness.records.errors import InfrastructureError, UsageError
 from harness.records.manifest import ModelInfo
 from workloads.model import Workload
@@ -64,6 +66,8 @@ def prepare(options: RunOptions) -> Prepared:
     vocabulary = Vocabulary.of(model.path)
     workloads = tuple(part.build(plan.seed, vocabulary) for part in plan.workloads)
     for engine in plan.engines:
+        if engine.kind != AUTO:
+            plan.check_salt(engine, adapter(engine.kind).capabilities.salt)
         for workload in workloads:
             plan.check_fits(workload, engine)
     _check_room(options.out)

@@ -11,6 +11,8 @@ from pathlib import Path
 from harness.cli.jobs.prepare import resolved
 from harness.cli.live import LiveView
 from harness.engines.detect import detect_kind
+from harness.engines.openai import check_model
+from harness.engines.options import redacted
 from harness.engines.process import EngineProcess, free_port
 from harness.engines.protocol import Endpoint, Engine, EngineConfig, ModelDir
 from harness.engines.registry import adapter
@@ -50,7 +52,7 @@ def session(config: EngineConfig, model: ModelDir, log: Path, view: LiveView) ->
                 "name": config.name,
                 "started_by_us": True,
                 "pid": process.pid,
-                "flags": list(spec.argv[1:]),
+                "flags": redacted(spec.argv[1:]),
                 "environ": dict(spec.environ),
             }
         )
@@ -72,5 +74,6 @@ def _existing(config: EngineConfig, model: ModelDir) -> Session:
     kind = detect_kind(endpoint) if config.kind == AUTO else config.kind
     config = resolved(config, kind)
     engine = adapter(kind)
+    check_model(endpoint)
     info = engine.describe(endpoint).model_copy(update={"name": config.name, "url": config.url})
     return Session(config, engine, endpoint, info, None, None)
