@@ -91,8 +91,12 @@ def _steps(axis: Any, values: Floats, label: str, colour: str) -> None:
     axis.step(
         np.concatenate([[values[0]], values]), np.concatenate([[0.0], share]), where="post", color=colour, label=label
     )
-    if values[-1] > 20 * max(values[0], 1e-6):
+    if values[-1] > 20 * values[0] > 0:
+        from matplotlib.ticker import FuncFormatter, NullFormatter
+
         axis.set_xscale("log")
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda tick, _: f"{tick:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def over_time(cell: CellReport, name: str) -> str:
