@@ -99,9 +99,10 @@ class Engine:
             raise EngineError(f"step {batch.step}: {len(self.scheduler.requests)} requests, none can be scheduled")
 
     def _compute(self, batch: Batch) -> list[Output]:
-        items = [item for item in batch.items.values() if len(item.request.tokens) > item.start]  # all but aborted ones
-        pool, state = self.scheduler.blocks.pool, self.scheduler
-        held = pool.used, pool.evictable, pool.free
+        scheduler, pool = self.scheduler, self.scheduler.blocks.pool
+        # Of a request aborted while two of its steps were in flight, the second would need a token it never got.
+        items = [item for item in batch.items.values() if len(item.request.tokens) > item.start]
+        blocks = pool.used, pool.evictable, pool.free
         try:
             result = self._executor.execute([self._work(item) for item in items])
         except BaseException:
@@ -114,9 +115,11 @@ class Engine:
                     raise EngineError(f"the executor sampled no token for {item.request.request_id!r}")
                 sampled[item.request.request_id] = token
         self._last = _measure(items, result.seconds)
-        state.log.now = self._executor.now()
-        state.log(events.Step, None, *self._last[:4], len(state.running), len(state.waiting), *held, result.seconds)
-        return state.update(batch, sampled, state.log.now)
+        now = self._executor.now()
+        scheduler.log.now, scheduler.log.step = now, batch.step
+        queues = len(scheduler.running), len(scheduler.waiting)
+        scheduler.log(events.Step, None, *self._last[:4], *queues, *blocks, result.seconds)
+        return scheduler.update(batch, sampled, now)
 
     def _work(self, item: Scheduled) -> Work:
         """What the executor sees of an item.

@@ -78,6 +78,7 @@ class Scheduler:
         self.requests: dict[str, Request] = {}
         self.running: list[Request] = []
         self.waiting = make_queue(config.policy)
+        self._steps = 0
 
     # -- requests come and go
 
@@ -111,9 +112,9 @@ class Scheduler:
 
     def schedule(self, now: float) -> Batch:
         """The next step's work; without items if nothing can be scheduled. Computed counts advance at once (V24)."""
-        self.log.now = now
-        self.log.step += 1
-        batch = Batch(self.log.step, self.config.max_batched_tokens)
+        self._steps += 1
+        self.log.now, self.log.step = now, self._steps
+        batch = Batch(self._steps, self.config.max_batched_tokens)
         cap = self._chunk_cap()
         self._schedule_running(batch, cap)
         if not batch.preempted:  # V22
@@ -242,7 +243,7 @@ class Scheduler:
         `sampled` has a token for each item that emits, unless its request has ended while the step was in flight:
         those tokens are surplus and dropped (V25).
         """
-        self.log.now = now
+        self.log.now, self.log.step = now, batch.step
         outputs: list[Output] = []
         left_running = False
         for request_id, item in batch.items.items():

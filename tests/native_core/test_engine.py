@@ -355,6 +355,9 @@ def test_the_totals_are_folds_over_the_event_log(seed: int, asynchronous: bool) 
         elif isinstance(event, events.Free):
             owned -= event.blocks
     assert owned == 0
+    computed = {(event.step, event.request_id) for event in fold.log if isinstance(event, events.Chunk)}
+    brought = {(event.step, event.request_id) for event in fold.log if isinstance(event, events.Token)}
+    assert brought <= computed, "a token belongs to the step that computed it"
     times = [event.time for event in fold.log]
     assert times == sorted(times)
     steps = [event for event in fold.log if isinstance(event, events.Step)]
