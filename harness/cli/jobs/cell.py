@@ -53,7 +53,6 @@ async def run_cell(
     scraper = Scraper(
         session.endpoint.metrics_url or f"{session.endpoint.base_url}/metrics",
         kind=session.info.kind,
-        version=session.info.version,
         headers=session.endpoint.headers,
         interval_s=plan.run.scrape_s,
     )

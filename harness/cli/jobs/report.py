@@ -14,11 +14,11 @@ def report_command(directory: Path, *, as_json: bool) -> int:
 def show(directory: Path, *, as_json: bool) -> int:
     """Build all reports of a run and print the short one; the exit code is the verdict's."""
     from reports.build import build_report
-    from reports.render.console import print_report
+    from reports.render.console import render_console
 
     report = build_report(directory)
     if as_json:
         print(report.verdict.model_dump_json(indent=2))
     else:
-        print_report(report, Console())
+        render_console(report, Console())
     return report.verdict.exit_code
