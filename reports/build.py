@@ -31,6 +31,7 @@ def build_report(path: Path) -> RunReport:
 
     run = RunDir.open(Path(path))
     cells = [_cell_report(cell) for cell in run.cells()]
+    cells.sort(key=lambda report: (report.cell.manifest.anchor.unix_ns, report.cell.name))  # as they were run
     for cell in cells:
         _write_cell(cell)
     report = RunReport(path=run.path, cells=cells, verdict=verdict(cells), three=three_lines(cells))

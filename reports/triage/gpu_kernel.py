@@ -19,9 +19,9 @@ def look(view: View) -> Stage:
     words = []
     for signal, text in (
         ("step_time", "a step took {} on average"),
-        ("prefill_time", "{} from scheduling to the first token"),
-        ("prefill_per_token", "{} of it per computed prompt token"),
-        ("decode_time", "{} from first to last token"),
+        ("prefill_time", "a prefill took {}"),
+        ("prefill_per_token", "{} per computed prompt token"),
+        ("decode_time", "decoding an answer took {}"),
     ):
         found = value(evidence, signal)
         if found is not None:

@@ -45,7 +45,15 @@ def growth(view: View, signal: str) -> list[Evidence]:
     if series is None:
         return []
     grown = series.growth(view.begin, view.end)
-    return [Evidence(signal=signal, now=grown, unit=series.unit, query=series.query, note="growth in the measured run")]
+    return [
+        Evidence(
+            signal=signal,
+            now=grown,
+            unit=series.unit,
+            query=series.query,
+            note="growth in the measured run, even between scrapes",
+        )
+    ]
 
 
 def pair_mean(view: View, signal: str) -> list[Evidence]:
