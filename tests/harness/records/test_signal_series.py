@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.records.signals.series import SignalSeries
@@ -73,6 +73,7 @@ def test_gauge_over_time() -> None:
     assert SignalSeries(server_table(lines), "vllm").series("kv_usage")["value"].to_dict() == {S: 0.5, 2 * S: 0.25}
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=12))
 def test_growth_is_what_was_added(steps: list[int]) -> None:
     """However often the engine restarts, growth is the sum of what it counted after the first scrape."""
