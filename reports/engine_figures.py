@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from reports.cell import Cell
 from reports.rates import Figure
 from reports.series import Series, Signals
@@ -24,7 +26,18 @@ def ratio(signals: Signals, over: str, under: str, begin: float | None = None, e
 
 
 def hit_rate_counters(cell: Cell, signals: Signals) -> Figure:
-    return ratio(signals, "prefix_hit_tokens", "prefix_query_tokens")
+    """Of the measured requests. Counters know no phases, so the growth over the whole cell is taken, which is exact,
+    and the warm-up's share, which its answers state, taken out; between two scrapes it would be a guess."""
+    hits, queries = signals.get("prefix_hit_tokens"), signals.get("prefix_query_tokens")
+    if hits is None or queries is None:
+        return _missing(signals, "prefix_hit_tokens" if hits is None else "prefix_query_tokens")
+    warmup = cell.requests.where(cell.requests["phase"] == "warmup")
+    if np.isnan(warmup["prompt_tokens"]).any() or np.isnan(warmup["cached_tokens"]).any():
+        return Figure.refuse("the warm-up's answers do not say how many tokens were cached")
+    base = queries.growth() - warmup.sum("prompt_tokens")
+    if base <= 0:
+        return Figure.refuse("undefined: prefix_query_tokens did not grow beyond the warm-up")
+    return Figure.plain((hits.growth() - warmup.sum("cached_tokens")) / base, round(base), "ratio of counters")
 
 
 def acceptance(cell: Cell, signals: Signals) -> Figure:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from harness.records.rundir import CellDir
-from reports import rates, samples
+from reports import engine_figures, rates, samples
 from reports.cell import Cell, load_cell
 from reports.metrics import METRICS, measure
-from reports.series import Signals
+from reports.series import Series, Signals
 from reports.windows import mean_in_flight, steady_window
 from tests.reports.synthetic import CellSpec, Row, steady, write_cell
 
@@ -185,6 +185,22 @@ def test_hit_rate_by_usage(tmp_path: Path) -> None:
     assert figure.estimate.value == pytest.approx(64 / 160)
     assert "1 answers carry no" in figure.note
     assert "no cached-token count" in rates.hit_rate_usage(cell_of(tmp_path, rows[2])).refused
+
+
+def test_hit_rate_by_counters_leaves_the_warm_up_out(tmp_path: Path) -> None:
+    """Counted over the whole cell it read 27.7 % beside the 36 % of the answers, for the same hits."""
+
+    def grew(value: float) -> Series:
+        return Series("x", "counter", "tokens", np.asarray([0.0, 9.0]), np.asarray([0.0, value]), "x")
+
+    signals = Signals({"prefix_hit_tokens": grew(96.0), "prefix_query_tokens": grew(260.0)}, {})
+    warm = steady("warm", 0.0, prompt=range(100), cached=32, phase="warmup")
+    measured = steady("a", 1.0, prompt=range(160), cached=64)
+    figure = engine_figures.hit_rate_counters(cell_of(tmp_path, warm, measured), signals)
+    assert figure.estimate is not None
+    assert figure.estimate.value == pytest.approx(64 / 160)
+    silent = steady("warm", 0.0, prompt=range(100), cached=None, phase="warmup")
+    assert "do not say" in engine_figures.hit_rate_counters(cell_of(tmp_path, silent, measured), signals).refused
 
 
 def test_every_metric_says_a_value_or_why_not(tmp_path: Path) -> None:
