@@ -32,6 +32,8 @@ class HostCollector:
         self._roots = {"client": os.getpid()} | ({"engine": engine_pid} if engine_pid else {})
         self._engine_pid = engine_pid
         self._interval_s = interval_s
+        # CPU of every process ever seen, so that a worker that ends does not take its seconds with it.
+        self._cpu: dict[str, dict[tuple[int, float], float]] = {scope: {} for scope in self._roots}
         self._rows: list[tuple[int, Row]] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -53,11 +55,12 @@ class HostCollector:
         return pa.table(columns, schema=HOST)
 
     def _loop(self) -> None:
+        """On an absolute schedule; instants that a late sample has passed are skipped, not made up for."""
         due = time.monotonic()
         while not self._stop.is_set():
             t = time.monotonic_ns()
             self._rows += [(t, row) for row in self._sample()]
-            due += self._interval_s
+            due += self._interval_s * max(1, -(-(time.monotonic() - due) // self._interval_s))
             self._stop.wait(max(due - time.monotonic(), 0.0))
 
     def _sample(self) -> Iterator[Row]:
@@ -73,8 +76,12 @@ class HostCollector:
             yield from self._tree(scope, pid)
 
     def _tree(self, scope: str, pid: int) -> Iterator[Row]:
-        """A process and its children, added up; the engine is no part of the client that started it."""
-        cpu = resident = threads = count = 0.0
+        """A process and its children, added up; the engine is no part of the client that started it.
+
+        CPU seconds cover what was seen: of a process that ends, those up to the last sample before.
+        """
+        cpu = self._cpu[scope]
+        resident = threads = count = 0.0
         try:
             root = psutil.Process(pid)
             family = [root, *root.children(recursive=True)]
@@ -87,13 +94,13 @@ class HostCollector:
             try:
                 with process.oneshot():
                     times = process.cpu_times()
-                    cpu += times.user + times.system
+                    cpu[process.pid, process.create_time()] = times.user + times.system
                     resident += process.memory_info().rss
                     threads += process.num_threads()
                     count += 1
             except psutil.Error:
                 continue
-        yield scope, "cpu_seconds_total", "{}", cpu
+        yield scope, "cpu_seconds_total", "{}", sum(cpu.values())
         yield scope, "resident_bytes", "{}", resident
         yield scope, "threads", "{}", threads
         yield scope, "processes", "{}", count

@@ -9,20 +9,21 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import httpx
 import pyarrow as pa
 
-from harness.observe.exposition import ExpositionError, parse
-from harness.observe.live_signals import read_live
+from harness.observe.exposition import ExpositionError, Reader
+from harness.observe.live_signals import read_live, work_counters
 from harness.records.tables import SERVER
 
 TIMEOUT_S = 5.0
 SETTLE_EVERY_S = 0.25
 MAX_BYTES = 64 << 20
+NO_PAGE = (404, 405, 501)  # the server has no metrics page: a fact about it, and no failure of a scrape
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,18 @@ class Scrape:
 
 
 class Scraper:
-    """Scrapes `url` every `interval_s` seconds on a thread. A failure is counted with its reason and never raised."""
+    """Scrapes `url` every `interval_s` seconds on a thread. A failure is counted with its reason and never raised.
+
+    Reasons are names of errors and status codes: the text of an exception may quote a header.
+    """
 
     def __init__(self, url: str, *, kind: str, headers: Mapping[str, str], interval_s: float) -> None:
         self.url = url
         self.kind = kind
         self.interval_s = interval_s
         self.reasons: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()  # what was wrong with pages that could be read in part; set by `table`
+        self.no_page = ""  # why there is nothing to scrape; empty while there may be
         self._client = httpx.Client(headers=dict(headers), timeout=TIMEOUT_S, trust_env=False)
         self._scrapes: list[Scrape] = []
         self._lock = threading.Lock()  # one request at a time, so that scrapes are in order
@@ -57,8 +63,10 @@ class Scraper:
         return sum(self.reasons.values())
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._loop, name="scraper", daemon=True)
-        self._thread.start()
+        """A server that has already answered that it has no metrics page is left in peace."""
+        if self._thread is None and not self.no_page:
+            self._thread = threading.Thread(target=self._loop, name="scraper", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
@@ -71,36 +79,40 @@ class Scraper:
         with self._lock:
             t_start = time.monotonic_ns()
             try:
-                response = self._client.get(self.url)
-                body = response.content
-            except httpx.HTTPError as error:
+                status, body = self._fetch(t_start)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
                 self.reasons[type(error).__name__] += 1
                 return False
             t_end = time.monotonic_ns()
-            if response.status_code != 200:
-                self.reasons[f"HTTP {response.status_code}"] += 1
+            if status in NO_PAGE and not self._scrapes:
+                self.no_page = f"the server has no metrics page: {urlsplit(self.url).path} says {status}"
                 return False
-            if len(body) > MAX_BYTES:
-                self.reasons[f"a page of {len(body) >> 20} MB"] += 1
+            if status != 200:
+                self.reasons[f"HTTP {status}"] += 1
                 return False
+            if body is None:
+                self.reasons[f"over {TIMEOUT_S:g} s or {MAX_BYTES >> 20} MiB"] += 1
+                return False
+            self.no_page = ""
             self._scrapes.append(Scrape(t_start, t_end, zlib.compress(body, 1)))
             return True
 
     def settle(self, limit_s: float) -> bool:
-        """Scrape until two pages in a row agree on every counter of the engine; whether they did within `limit_s`.
+        """Scrape until two pages in a row agree on all that only work moves; whether they did within `limit_s`.
 
         An engine may count its last tokens a moment after it sent them.
         """
         deadline = time.monotonic() + limit_s
-        before: dict[tuple[str, str], float] | None = None
-        while True:
-            now = self._counters() if self.snapshot() else None
+        before: bytes | None = None
+        while not self.no_page:
+            now = work_counters(self.kind, self._scrapes[-1].body) if self.snapshot() else None
             if now is not None and now == before:
                 return True
             before = now
             if time.monotonic() >= deadline:
                 return False
             time.sleep(SETTLE_EVERY_S)
+        return True
 
     def latest(self, signals: Sequence[str]) -> dict[str, float]:
         """The named canonical signals in the newest page, those that it shows; lines are scanned, nothing is parsed."""
@@ -108,32 +120,36 @@ class Scraper:
 
     def table(self) -> pa.Table:
         """Everything scraped, as server.parquet holds it: the engine's namespace and process_*, without _created."""
-        target = urlsplit(self.url).netloc
+        target = urlsplit(self.url).netloc.rpartition("@")[2]  # a URL may carry a password
+        reader = Reader((f"{self.kind}:", "process_"))
         columns: dict[str, list[object]] = {name: [] for name in SERVER.names}
         for scrape in self._scrapes:
-            for metric, labels, value in self._rows(scrape):
+            for metric, labels, value in self._rows(reader, scrape):
                 row = (scrape.t_start, scrape.t_end, target, self.kind, metric, labels, value)
                 for name, cell in zip(SERVER.names, row, strict=True):
                     columns[name].append(cell)
         return pa.table(columns, schema=SERVER)
 
-    def _rows(self, scrape: Scrape) -> Iterator[tuple[str, str, float]]:
+    def _rows(self, reader: Reader, scrape: Scrape) -> list[tuple[str, str, float]]:
         try:
-            samples = parse(scrape.body)
+            rows, faults = reader.rows(scrape.body)
         except ExpositionError:
             self.reasons["no exposition text"] += 1
-            return
-        for sample in samples:
-            if sample.metric.startswith((f"{self.kind}:", "process_")) and not sample.metric.endswith("_created"):
-                yield sample.metric, sample.labels_json, sample.value
+            return []
+        if str(faults):
+            self.faults[str(faults)] += 1
+        return [row for row in rows if not row[0].endswith("_created")]
 
-    def _counters(self) -> dict[tuple[str, str], float]:
-        """Series that only grow while requests are served; time spent idle and CPU seconds grow by themselves."""
-        return {
-            (metric, labels): value
-            for metric, labels, value in self._rows(self._scrapes[-1])
-            if metric.endswith(("tokens_total", "_count", "requests_total")) and metric.startswith(f"{self.kind}:")
-        }
+    def _fetch(self, t_start: int) -> tuple[int, bytes | None]:
+        """(status, body); no body if it does not end: httpx's timeout is for one read, not for a server that drips."""
+        pieces, size = [], 0
+        with self._client.stream("GET", self.url) as response:
+            for piece in response.iter_bytes():
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_BYTES or time.monotonic_ns() - t_start > TIMEOUT_S * 1e9:
+                    return response.status_code, None
+            return response.status_code, b"".join(pieces)
 
     def _loop(self) -> None:
         """On an absolute schedule; a scrape that takes longer than the interval skips the instants it covered."""
