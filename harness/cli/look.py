@@ -23,6 +23,7 @@ NAMES = {
 STYLES = {"ok": "green", "warn": "bold yellow", "not observable": "dim", "info": ""}
 MARKS = {"ok": "✓", "warn": "!", "not observable": "?", "info": "·"}
 WIDTH = 100
+NAMED = 5  # metrics listed by name before the rest is counted
 
 
 def look_command(url: str, *, kind: str | None, api_key_env: str | None, seconds: float, as_json: bool) -> int:
@@ -74,10 +75,21 @@ def _header(report: LookReport) -> Text:
         _part("max seqs", config["max_num_seqs"]),
         _part("batch budget", config["max_batched_tokens"]),
     ]
-    # A setting and its value stay on one line.
-    head.append(" · ".join(part.replace(" ", "\u00a0") for part in parts) + "\n")
+    for line in _filled(parts):
+        head.append(line + "\n")
     head.append(f"{report.scrapes} scrapes in {report.watched_s:.1f} s; no load was sent", "dim")
     return head
+
+
+def _filled(parts: list[str]) -> list[str]:
+    """Lines of whole parts, so that a setting and its value stay together."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) + 3 <= WIDTH:
+            lines[-1] += f" · {part}"
+        else:
+            lines.append(part)
+    return lines
 
 
 def _on(value: object) -> str | None:
@@ -91,23 +103,31 @@ def _part(name: str, value: object, unit: str = "") -> str:
 
 
 def _add(table: Table, number: int, stage: StageRow) -> None:
-    shown = [check for check in stage.checks if check.state != "not observable"]
+    """One row a check, what warns first; what cannot be seen shares the last row."""
+    shown = sorted((c for c in stage.checks if c.state != "not observable"), key=lambda c: c.state != "warn")
     hidden = [check for check in stage.checks if check.state == "not observable"]
-    first = True
-    for check in [*sorted(shown, key=lambda check: check.state != "warn"), *hidden]:
-        name = Text(f"{number} {NAMES[stage.stage]}", "bold") if first else Text("")
-        verdict = Text(stage.verdict, STYLES[stage.verdict]) if first else Text("")
-        table.add_row(name, verdict, _line(check))
-        first = False
+    lines = [_line(check) for check in shown]
+    if hidden:
+        lines.append(Text.assemble(("? ", "dim"), Text("; ").join(_unseen(check) for check in hidden)))
+    for at, line in enumerate(lines):
+        name = Text("" if at else f"{number} {NAMES[stage.stage]}", "bold")
+        table.add_row(name, Text("" if at else stage.verdict, STYLES[stage.verdict]), line)
 
 
 def _line(check: Check) -> Text:
     """The check's sentence; why only where it warns, the flag where it would show more."""
     text = Text(f"{MARKS[check.state]} ", STYLES[check.state])
-    text.append(check.says, "dim" if check.state == "not observable" else "")
+    text.append(check.says)
     if check.state == "warn" and check.why:
         text.append(f" — {check.why}", "yellow")
-    if check.flag and check.state in ("warn", "not observable"):
+    if check.flag:
+        text.append(f" [{check.flag}]", "cyan")
+    return text
+
+
+def _unseen(check: Check) -> Text:
+    text = Text(check.says, "dim")
+    if check.flag:
         text.append(f" [{check.flag}]", "cyan")
     return text
 
@@ -116,12 +136,16 @@ def _tail(report: LookReport) -> list[Text]:
     lines = []
     drift = report.drift
     if drift.lacking:
-        lines.append(Text(f"drift: the server lacks {', '.join(drift.lacking)}", "yellow"))
+        lines.append(Text(f"drift: the server lacks {_some(drift.lacking)}", "yellow"))
     for old, new in drift.outdated.items():
         lines.append(Text(f"drift: {old} is an old name" + (f" of {new}" if new else ""), "yellow"))
     if drift.unknown:
-        more = f" and {len(drift.unknown) - 6} more" if len(drift.unknown) > 6 else ""
-        lines.append(Text(f"drift: not in the catalogue: {', '.join(drift.unknown[:6])}{more}", "dim"))
+        lines.append(Text(f"drift: not in the catalogue: {_some(drift.unknown)}", "dim"))
     lines += [Text(f"note: {note}", "dim") for note in report.notes]
     lines.append(Text("✓ passed  ! warns  · not judged  ? not observable [flag that would show it]", "dim"))
     return lines
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more (--json lists them)" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

@@ -64,6 +64,13 @@ class Evidence:
             return []
         return [self.catalogue.resolve(page.samples, self.info.version) for page in self.pages]
 
+    @cached_property
+    def _live(self) -> list[dict[str, Reading]]:
+        """The same by witnesses that move while requests run."""
+        if self.catalogue is None:
+            return []
+        return [self.catalogue.resolve(page.samples, self.info.version, live=True) for page in self.pages]
+
     @property
     def seconds(self) -> float:
         return self.pages[-1].t - self.pages[0].t if self.pages else 0.0
@@ -87,7 +94,7 @@ class Evidence:
         """
         if len(self._resolved) < 2 or self.resets:
             return None
-        first, last = self._resolved[0][signal], self._resolved[-1][signal]
+        first, last = self._live[0][signal], self._live[-1][signal]
         if last.total is None or (first.total is None and not first.unborn):
             return Growth(0.0, None, self.seconds) if last.unborn else None
         count = None if last.count is None else last.count - (first.count or 0.0)

@@ -5,9 +5,12 @@ Everything here only asks: metrics pages and configuration routes, none of which
 
 from __future__ import annotations
 
+import ssl
 import time
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+import httpx
 
 from harness.engines.detect import detect_kind
 from harness.engines.http import get_metrics
@@ -31,6 +34,7 @@ from harness.records.signals.catalogue import KINDS, Catalogue
 
 BUDGET_S = 9.0  # of the ten seconds a look may take, what is left to asking and watching
 EVERY_S = 0.5
+SCRAPE_S = 2.0  # longest wait for one page
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 STAGES = (
     ("queue", queue_checks),
@@ -45,7 +49,7 @@ STAGES = (
 @dataclass(frozen=True)
 class Watched:
     pages: list[Page]
-    why_none: str
+    why: str  # of the last scrape that failed
     failed: int
     cpu: float | None
 
@@ -83,37 +87,52 @@ def base_url(url: str) -> str:
 
 
 def watch(endpoint: Endpoint, seconds: float) -> Watched:
-    """Scrapes over `seconds`, the first at once and the last at the end. A scrape that fails is counted."""
+    """Scrapes over `seconds`, the first at once and the last at the end. A scrape that fails is counted.
+
+    Pages are parsed when the watch is over: what we do ourselves must not be what we see of this machine.
+    """
     import psutil
 
+    steps = max(round(seconds / EVERY_S), 1)
     bodies: list[tuple[float, bytes]] = []
     failed, why = 0, ""
-    begin = time.monotonic()
-    psutil.cpu_percent(interval=None)  # the next call speaks of the time since this one
-    instants = [
-        begin + seconds * step / max(round(seconds / EVERY_S), 1) for step in range(round(seconds / EVERY_S) + 1)
-    ]
-    for due in instants:
-        time.sleep(max(due - time.monotonic(), 0.0))
-        if time.monotonic() - begin > seconds + EVERY_S:
-            break  # the server is slow to answer; what was seen has to do
-        try:
-            text = get_metrics(endpoint)
-        except InfrastructureError as error:
-            failed, why = failed + 1, str(error)
-            continue
-        if text is None:
-            why = "the server exports no metrics"
-            break
-        bodies.append((time.monotonic(), text.encode()))
-    cpu = psutil.cpu_percent(interval=None) / 100 if len(bodies) > 1 else None
+    url = endpoint.metrics_url or f"{endpoint.base_url}/metrics"
+    with _client(endpoint, url) as client:
+        begin = time.monotonic()
+        psutil.cpu_percent(interval=None)  # the next call speaks of the time since this one
+        for due in [begin + seconds * step / steps for step in range(steps + 1)]:
+            time.sleep(max(due - time.monotonic(), 0.0))
+            if time.monotonic() > begin + seconds + EVERY_S:
+                break  # the server is slow to answer; what was seen has to do
+            body, problem = _scrape(client, url)
+            if body is not None:
+                bodies.append((time.monotonic(), body))
+            else:
+                failed, why = failed + 1, problem
+        cpu = psutil.cpu_percent(interval=None) / 100 if len(bodies) > 1 else None
     pages = []
     for t, body in bodies:
         try:
             pages.append(Page(t, parse(body)))
         except ExpositionError as error:
             failed, why = failed + 1, str(error)
-    return Watched(pages, why if not pages else "", failed, cpu)
+    return Watched(pages, why, failed, cpu)
+
+
+def _client(endpoint: Endpoint, url: str) -> httpx.Client:
+    """One connection for the whole watch. Certificates are loaded only where they are needed: it costs a CPU's time."""
+    verify = ssl.create_default_context() if url.startswith("https:") else False
+    return httpx.Client(headers=endpoint.headers, timeout=SCRAPE_S, trust_env=False, verify=verify)
+
+
+def _scrape(client: httpx.Client, url: str) -> tuple[bytes | None, str]:
+    try:
+        response = client.get(url)
+    except httpx.HTTPError as error:
+        return None, f"the metrics page does not answer ({type(error).__name__})"
+    if response.status_code != 200:
+        return None, f"the metrics page answers {response.status_code}"
+    return response.content, ""
 
 
 def gather(info: EngineInfo, watched: Watched, local: bool) -> Evidence:
@@ -123,7 +142,7 @@ def gather(info: EngineInfo, watched: Watched, local: bool) -> Evidence:
         info=info,
         catalogue=catalogue,
         pages=watched.pages,
-        no_pages=watched.why_none,
+        no_pages=watched.why if not watched.pages else "",
         flag_for_pages=catalogue.gate if catalogue and not watched.pages else "",
         host=_host(watched.cpu) if local and watched.cpu is not None else None,
         why_no_host="the engine runs on another machine" if not local else "too few scrapes to measure this machine",
@@ -189,8 +208,8 @@ def _notes(evidence: Evidence, watched: Watched) -> list[str]:
     notes = []
     if evidence.resets:
         notes.append("counters fell while we watched: the engine restarted, so there are no window figures")
-    if watched.failed:
-        notes.append(f"{watched.failed} scrapes failed{f': {watched.why_none}' if watched.why_none else ''}")
+    if watched.failed and watched.pages:
+        notes.append(f"{watched.failed} scrapes failed: {watched.why}")
     if evidence.pages and evidence.idle:
         notes.append("idle: nothing ran while we watched, so only figures since the engine's start speak of load")
     return notes

@@ -69,11 +69,19 @@ class Catalogue:
             for name in canonical()
         }
 
-    def resolve(self, samples: Iterable[SampleLike], version: str | None = None) -> dict[str, Reading]:
-        """Every canonical signal as one scrape shows it. The first witness that is there is the one that speaks."""
+    def resolve(
+        self, samples: Iterable[SampleLike], version: str | None = None, *, live: bool = False
+    ) -> dict[str, Reading]:
+        """Every canonical signal as one scrape shows it. The first witness that is there is the one that speaks.
+
+        live: for windows shorter than a request, in which a witness that counts when requests finish says nothing of
+        those that run. Such witnesses then speak only if there is no other.
+        """
         rows = index(samples)
         found: dict[str, Reading] = {}
         for name, witnesses in self.signals(version).items():
+            if live:
+                witnesses = tuple(sorted(witnesses, key=lambda witness: witness.late))
             readings = (read(witness, rows) for witness in witnesses)
             reading = next((one for one in readings if one is not None), None)
             found[name] = reading or self._missing(name, witnesses)

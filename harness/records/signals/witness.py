@@ -67,6 +67,7 @@ class Witness:
     since: str = ""
     until: str = ""
     lazy: bool = False
+    late: bool = False
     flag: str = ""
     traps: tuple[str, ...] = ()
 
