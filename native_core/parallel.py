@@ -20,9 +20,10 @@ MIN_SHARE = 1 << 16  # elements of weight below which a hand-over costs more tha
 
 @dataclass
 class _Helper:
-    """One thread: `begin` is released with a job in place, `end` when the job is done."""
+    """One thread: `begin` is released with a job in place, `end` when the job is done or has failed."""
 
     job: tuple[Array, Array, Array] | None = None
+    failure: Exception | None = None
     begin: Lock = field(default_factory=Lock)
     end: Lock = field(default_factory=Lock)
 
@@ -33,11 +34,23 @@ class _Helper:
     def loop(self) -> None:
         while True:
             self.begin.acquire()
-            assert self.job is not None
-            weight, x, out = self.job
-            self.job = None  # else the last arrays would stay alive while the engine idles
-            np.matmul(weight, x, out=out)
+            try:
+                self._multiply()
+            except Exception as error:  # kept for the caller, which would wait for ever if this thread ended
+                self.failure = error
             self.end.release()
+
+    def _multiply(self) -> None:
+        """In a function of its own: its names would keep the last arrays alive while the engine idles."""
+        assert self.job is not None
+        (weight, x, out), self.job = self.job, None
+        np.matmul(weight, x, out=out)
+
+    def wait(self) -> Exception | None:
+        """Until the job is done; what it failed of, if it did."""
+        self.end.acquire()
+        failure, self.failure = self.failure, None
+        return failure
 
 
 class Team:
@@ -66,7 +79,10 @@ class Team:
         for helper, first, last in zip(helpers, edges[1:-1], edges[2:], strict=True):
             helper.job = (weight[first:last], columns, out[first:last])
             helper.begin.release()
-        np.matmul(weight[: edges[1]], columns, out=out[: edges[1]])
-        for helper in helpers:
-            helper.end.acquire()
+        try:
+            np.matmul(weight[: edges[1]], columns, out=out[: edges[1]])
+        finally:  # all must have ended before the next product begins
+            failures = [failure for helper in helpers if (failure := helper.wait())]
+        if failures:
+            raise failures[0]
         return np.asarray(out.T)

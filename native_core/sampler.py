@@ -1,4 +1,4 @@
-"""From logits to a token: greedy, or drawn after temperature, top-k, top-p and min-p, in vLLM's order."""
+"""From logits to a token: greedy, or drawn after temperature, min-p, top-k and top-p, in vLLM's order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from native_core.executor import Sampled, SamplingParams
 
 Array = NDArray[np.float32]
+GREEDY_BELOW = 1e-5  # temperatures under it are 0, as in vLLM: dividing by them would overflow
 
 
 def sample(
@@ -16,12 +17,14 @@ def sample(
     """One token from logits (vocabulary,).
 
     `stream` separates requests without a seed of their own; the draw depends on (seed or stream, step) alone, so it
-    is the same in any batch. Log probabilities are those before temperature, as OpenAI reports them.
+    is the same in any batch. Log probabilities are the model's own, before temperature and bans, as vLLM reports them.
     """
+    allowed = logits
     if banned:
-        logits = logits.copy()
-        logits[list(banned)] = -np.inf
-    token = int(np.argmax(logits)) if params.temperature <= 0.0 else _draw(logits, params, stream, step)
+        allowed = logits.copy()
+        allowed[list(banned)] = -np.inf
+    greedy = params.temperature < GREEDY_BELOW
+    token = int(np.argmax(allowed)) if greedy else _draw(allowed, params, stream, step)
     if params.logprobs is None:
         return Sampled(token)
     scores = log_softmax(logits)
@@ -34,13 +37,13 @@ def _draw(logits: Array, params: SamplingParams, stream: int, step: int) -> int:
     weights = np.exp(scaled - scaled.max())
     order = np.argsort(-weights, kind="stable")
     kept = weights[order]
-    if params.top_k > 0:
-        kept[params.top_k :] = 0.0
+    if params.min_p > 0.0:
+        kept[kept < params.min_p * kept[0]] = 0.0
+    if 0 < params.top_k < len(kept):
+        kept[kept < kept[params.top_k - 1]] = 0.0  # equals of the last one stay
     if params.top_p < 1.0:
         share = np.cumsum(kept) / kept.sum()
         kept[1:][share[:-1] >= params.top_p] = 0.0  # the token that crosses the line stays
-    if params.min_p > 0.0:
-        kept[kept < params.min_p * kept[0]] = 0.0
     cumulative = np.cumsum(kept)
     at = np.searchsorted(cumulative, _uniform(params.seed, stream, step) * cumulative[-1], side="right")
     return int(order[min(int(at), int(np.flatnonzero(kept)[-1]))])
@@ -64,5 +67,6 @@ def _best(scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     count = min(count, len(scores))
     if count == 0:
         return np.empty(0, dtype=np.int64)
-    candidates = np.argpartition(-scores, count - 1)[:count]
-    return candidates[np.lexsort((candidates, -scores[candidates]))]
+    least = np.partition(scores, -count)[-count]
+    candidates = np.flatnonzero(scores >= least)  # in order of index, which a stable sort keeps among equals
+    return candidates[np.argsort(-scores[candidates], kind="stable")][:count]

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 
 from harness.engines.store import find_engine
-from harness.models.store import find_model
 from harness.records.errors import ServescopeError
 from native_core.engine import Engine, EngineConfig
 from native_core.executor import Sampled, SamplingParams
 from native_core.numpy_executor import NumpyExecutor
 from native_core.request import Request
 from native_core.tokenizer import Tokenizer
-from tests.engines.conftest import unavailable
+from tests.engines.conftest import model_dir, unavailable
 
-ENVIRONMENT, MODEL = "vllm-0.32.0-cpu", "smollm2-135m"
+ENVIRONMENT = "vllm-0.32.0-cpu"
 DRIVER = Path(__file__).with_name("vllm_greedy_driver.py")
 TOKENS = 32  # of each answer
 TIE = 1e-3  # logits nearer than this may swap: the two engines sum in different orders
@@ -55,10 +54,7 @@ TEXTS = (
 
 @pytest.fixture(scope="module")
 def model() -> Path:
-    try:
-        return find_model(MODEL).path
-    except ServescopeError as error:
-        unavailable(str(error))
+    return model_dir().path
 
 
 @pytest.fixture(scope="module")
