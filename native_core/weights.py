@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 ARCHITECTURES = frozenset({"LlamaForCausalLM"})
+ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4}
 
 
 class ModelError(ValueError):
@@ -39,20 +41,27 @@ class LlamaConfig:
     @classmethod
     def read(cls, directory: Path) -> LlamaConfig:
         """ModelError for another architecture, or for a variation that would silently compute something else."""
+        file = directory / "config.json"
         try:
-            raw = json.loads((directory / "config.json").read_bytes())
+            raw = json.loads(file.read_bytes())
         except (OSError, ValueError) as error:
-            raise ModelError(f"{directory / 'config.json'} cannot be read: {error}") from None
-        found = raw.get("architectures") or ["none"]
-        if not ARCHITECTURES.intersection(found):
-            raise ModelError(f"architecture {found[0]} is not supported; supported: {', '.join(ARCHITECTURES)}")
-        for key, wanted in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
-            if raw.get(key, wanted) != wanted:
-                raise ModelError(f"{key} = {raw[key]!r} is not supported; supported is {wanted!r}")
+            raise ModelError(f"{file} cannot be read: {error}") from None
+        if not isinstance(raw, dict):
+            raise ModelError(f"{file} is no object")
+        _check_supported(raw)
+        try:
+            config = cls._of(raw)
+        except KeyError as error:
+            raise ModelError(f"{file} lacks {error.args[0]}") from None
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"{file} has a value of the wrong kind: {error}") from None
+        if config.heads % config.kv_heads or config.head_dim % 2:
+            raise ModelError(f"{config.heads} heads of {config.head_dim} over {config.kv_heads} key heads do not fit")
+        return config
+
+    @classmethod
+    def _of(cls, raw: dict[str, Any]) -> LlamaConfig:
         rope = raw.get("rope_parameters") or {}
-        scaling = raw.get("rope_scaling") or (rope if rope.get("rope_type", "default") != "default" else None)
-        if scaling and scaling.get("rope_type", scaling.get("type")) != "llama3":
-            raise ModelError(f"rope_scaling {scaling.get('rope_type', scaling.get('type'))!r} is not supported")
         heads = int(raw["num_attention_heads"])
         return cls(
             layers=int(raw["num_hidden_layers"]),
@@ -64,9 +73,32 @@ class LlamaConfig:
             context=int(raw["max_position_embeddings"]),
             eps=float(raw["rms_norm_eps"]),
             rope_theta=float(raw.get("rope_theta") or rope.get("rope_theta") or 10_000.0),
-            rope_scaling=scaling,
+            rope_scaling=_rope_scaling(raw),
             tied=bool(raw.get("tie_word_embeddings", False)),
         )
+
+
+def _check_supported(raw: dict[str, Any]) -> None:
+    found = raw.get("architectures") or ["none"]
+    if not ARCHITECTURES.intersection(found):
+        raise ModelError(f"architecture {found[0]} is not supported; supported: {', '.join(ARCHITECTURES)}")
+    for key, wanted in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
+        if raw.get(key, wanted) != wanted:
+            raise ModelError(f"{key} = {raw[key]!r} is not supported; supported is {wanted!r}")
+    if raw.get("quantization_config"):
+        raise ModelError("quantised weights are not supported; name a checkpoint in BF16, F16 or F32")
+
+
+def _rope_scaling(raw: dict[str, Any]) -> dict[str, Any] | None:
+    """Llama 3's stretching, or None for plain frequencies. Older files say rope_scaling, newer ones rope_parameters."""
+    scaling = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise ModelError(f"rope_scaling {kind!r} is not supported; supported are 'default' and 'llama3'")
+    needed = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    return {key: float(scaling[key]) for key in needed}
 
 
 @dataclass(frozen=True)
@@ -139,7 +171,11 @@ class _Tensors:
         data, entry = self._entry(name)
         if tuple(entry["shape"]) != shape:
             raise ModelError(f"{name} has shape {entry['shape']}, config.json says {list(shape)}")
-        return _float32(data, entry["dtype"], name).reshape(shape)
+        if entry["dtype"] not in ITEM_BYTES:
+            raise ModelError(f"{name} has type {entry['dtype']}; supported are {', '.join(ITEM_BYTES)}")
+        if len(data) != math.prod(shape) * ITEM_BYTES[entry["dtype"]]:
+            raise ModelError(f"{name} has {len(data)} bytes, which is not its shape {list(shape)}")
+        return _float32(data, entry["dtype"]).reshape(shape)
 
     def _entry(self, name: str) -> tuple[memoryview, dict[str, Any]]:
         try:
@@ -160,17 +196,15 @@ def _entries(file: Path) -> Iterator[tuple[str, tuple[memoryview, dict[str, Any]
                 begin, end = entry["data_offsets"]
                 if end > len(whole) - 8 - size:
                     raise ValueError("it ends before its tensors do")
-                yield name, (whole[8 + size + begin : 8 + size + end], entry)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+                yield name, (whole[8 + size + begin : 8 + size + end], {key: entry[key] for key in ("shape", "dtype")})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{file.name} is no whole safetensors file: {error}") from None
 
 
-def _float32(data: memoryview, dtype: str, name: str) -> Array:
+def _float32(data: memoryview, dtype: str) -> Array:
     """A bfloat16 is the upper half of a float32."""
     if dtype == "BF16":
-        return (np.frombuffer(data, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
-    if dtype == "F16":
-        return np.frombuffer(data, dtype="<f2").astype(np.float32)
-    if dtype == "F32":
-        return np.frombuffer(data, dtype="<f4").astype(np.float32)
-    raise ModelError(f"{name} has type {dtype}; supported are BF16, F16, F32")
+        wide = np.frombuffer(data, dtype="<u2").astype(np.uint32)
+        wide <<= 16
+        return wide.view(np.float32)
+    return np.frombuffer(data, dtype="<f2" if dtype == "F16" else "<f4").astype(np.float32)

@@ -36,10 +36,10 @@ def random_tensors(config: Mapping[str, Any], seed: int = 0) -> Tensors:
     width, kv_width = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
 
     def matrix(rows: int, columns: int) -> NDArray[np.float32]:
-        return (rng.standard_normal((rows, columns)) / columns**0.5).astype(np.float32)
+        return np.asarray(rng.standard_normal((rows, columns)) / columns**0.5, dtype=np.float32)
 
     def norm() -> NDArray[np.float32]:
-        return rng.uniform(0.5, 1.5, hidden).astype(np.float32)
+        return np.asarray(rng.uniform(0.5, 1.5, hidden), dtype=np.float32)
 
     tensors = {"model.embed_tokens.weight": matrix(config["vocab_size"], hidden), "model.norm.weight": norm()}
     if not config["tie_word_embeddings"]:
@@ -98,8 +98,8 @@ def naive_logits(
             gate = weights[f"{at}.mlp.gate_proj.weight"] @ normed_row
             up = weights[f"{at}.mlp.up_proj.weight"] @ normed_row
             x[i] = row + weights[f"{at}.mlp.down_proj.weight"] @ (gate * (1 + np.tanh(gate / 2)) / 2 * up)
-    head = weights["model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"]
-    return np.array([head @ _norm(row, weights["model.norm.weight"], eps) for row in x])
+    output = weights["model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"]
+    return np.array([output @ _norm(row, weights["model.norm.weight"], eps) for row in x])
 
 
 def turn(vector: NDArray[np.float64], position: int, theta: float) -> NDArray[np.float64]:
