@@ -29,7 +29,7 @@ def look(view: View) -> Stage:
     cpu = value(evidence, "engine_cpu")
     if cpu is not None and view.end > view.begin:
         words.append(f"the engine used {cpu / (view.end - view.begin):.2f} cores")
-    if not view.cell.manifest.gpu:
+    if not view.cell.manifest.gpu.get("present"):
         words.append("no GPU on this host")
     wanted = ("step_time", "prefill_time", "decode_time", "host_time", "engine_cpu")
     return stage(view, "gpu_kernel", "; ".join(words), evidence, wanted)

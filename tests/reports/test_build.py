@@ -20,7 +20,7 @@ from reports.cell import load_cell
 from reports.render.bench_block import bench_block
 from reports.render.console import render_console
 from reports.render.words import estimate, figure
-from tests.reports.synthetic import CellSpec, Row, steady, write_run
+from tests.reports.synthetic import CellSpec, Row, Scrape, steady, write_run
 
 HEAD = list(range(1000, 1064))
 VOID = {"area", "br", "col", "hr", "img", "input", "link", "meta"}
@@ -116,6 +116,17 @@ def test_a_single_cell_shows_its_ladder(tmp_path: Path) -> None:
     assert text.index("Serving Benchmark Result") < text.index("Evidence ladder")
     assert "communication: not observable" in text
     assert (run.path / "cells" / "native.steady.r1" / "report.html").is_file()
+
+
+def test_a_host_without_a_gpu_says_so(tmp_path: Path) -> None:
+    """The manifest says {"present": False, …} there, which is no empty mapping: the words never appeared."""
+    steps = {"native:step_seconds_sum": 0.0, "native:step_seconds_count": 0.0}
+    grown = {"native:step_seconds_sum": 3.0, "native:step_seconds_count": 60.0}
+    scrapes = [Scrape(0.0, steps), Scrape(8.0, grown)]
+    manifest = {"gpu": {"present": False, "why": "no GPU on this host"}}
+    run = write_run(tmp_path, healthy(scrapes=scrapes, manifest=manifest))
+    kernel = next(stage for stage in build_report(run.path).cells[0].stages if stage.stage == "gpu_kernel")
+    assert "no GPU on this host" in kernel.headline
 
 
 def test_the_page_stands_alone_and_is_well_formed(tmp_path: Path) -> None:
