@@ -82,7 +82,7 @@ def expectation(cell: Cell) -> Basis:
         return Basis(nothing, nothing, nothing)
     assert info.block_size is not None  # by _refused
     sent, places = _sent(cell)
-    redacted = cell.manifest.redacted
+    redacted = _lengths_only(cell)
     shared = _from_lengths(cell, places) if redacted else shared_prefixes(sent)
     lengths = cell.requests["prompt_tokens"][places] if redacted else np.asarray([len(s.prompt) for s in sent])
     certain, high = nothing.copy(), nothing.copy()
@@ -130,9 +130,13 @@ def _refused(cell: Cell) -> str | None:
     ranks = [info.resolved[name] for name in RANKS if name in info.resolved]
     if any(str(rank).isdigit() and int(rank) > 1 for rank in ranks):
         return "several replicas share the load, and which one served a request is not known"
-    if not cell.manifest.redacted:
-        return _other_tokens(cell)
-    return None
+    return None if _lengths_only(cell) else _other_tokens(cell)
+
+
+def _lengths_only(cell: Cell) -> bool:
+    """Whether the cell keeps of its prompts only how much they share: a redacted one without even pseudonyms."""
+    prompts = cell.tables["tokens"]["prompt_ids"]
+    return cell.manifest.redacted and prompts.null_count == len(prompts)
 
 
 def _other_tokens(cell: Cell) -> str | None:
@@ -159,10 +163,11 @@ def _sent(cell: Cell) -> tuple[list[Sent], list[int]]:
     prompts = dict(zip(table["request_id"].to_pylist(), table["prompt_ids"], strict=True))
     answers = dict(zip(table["request_id"].to_pylist(), table["output_ids"], strict=True))
     rows = cell.requests
+    lengths_only = _lengths_only(cell)
     found, places = [], []
     for place in np.flatnonzero(np.isfinite(rows["t_sent"])):
         name = rows["request_id"][place]
-        if name not in prompts or not (prompts[name].is_valid or cell.manifest.redacted):
+        if name not in prompts or not (prompts[name].is_valid or lengths_only):
             continue
         prompt = np.asarray(prompts[name].values if prompts[name].is_valid else [], dtype=np.int64)
         answer = np.asarray(answers[name].values, dtype=np.int64) if answers[name].is_valid else None

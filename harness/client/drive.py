@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from harness.client.job import ClientJob, Progress, WorkerResult
 from harness.client.parts import PARTS, decode_spill, part_file
+from harness.client.spill import room_file
 from harness.client.worker import Work, result_file, spill_file
 from harness.engines.registry import adapter
 from harness.records.errors import ServescopeError
@@ -182,6 +183,7 @@ class _Worker:
         """Decode what a dead worker had finished, and say why it died."""
         kept = 0
         spill = spill_file(Path(self.job.out_dir), self.job.worker)
+        room_file(spill).unlink(missing_ok=True)
         try:
             if spill.is_file():
                 kept = decode_spill(spill, Work(self.job, adapter(self.job.engine_kind)).part_writer())

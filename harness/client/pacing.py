@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.records.errors import UsageError
+from workloads.groups import session_groups
 from workloads.model import Request, Workload
 
 _NS = 1_000_000_000
@@ -35,15 +36,16 @@ class Share:
 
 
 def share_of(workload: Workload, worker: int, workers: int) -> Share:
-    """The sessions with index % n == worker, in order of their first request.
+    """The groups of sessions that wait for each other with number % n == worker, in order of their first request.
 
-    n is `workers`, or the load's in_flight where that is smaller: a worker without room could never send.
+    n is `workers`, or the number of groups or the load's in_flight where one is smaller: a worker without sessions or
+    without room could never send, and would hold room that others need.
     """
     limit = workload.load.params.get("in_flight")
-    active = workers if limit is None else max(1, min(workers, int(limit)))
-    numbers: dict[str, int] = {}
-    for request in workload.requests:
-        numbers.setdefault(request.session_id, len(numbers))
+    numbers = session_groups(workload)
+    active = max(1, min(workers, len(set(numbers.values()))))
+    if limit is not None:
+        active = max(1, min(active, int(limit)))
     mine = tuple(r for r in workload.requests if worker < active and numbers[r.session_id] % active == worker)
     if limit is None:
         return Share(mine, None)

@@ -144,7 +144,12 @@ class RunDir:
 
     def new_cell(self, name: str) -> CellDir:
         path = self.path / "cells" / name
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InfrastructureError(
+                f"cannot create {path}: {error.strerror or error}", mend="free some space or choose another --out"
+            ) from error
         return CellDir(path)
 
     def cells(self) -> Iterator[CellDir]:

@@ -66,8 +66,8 @@ CHUNKS = _schema(
 
 TOKENS = _schema(
     ("request_id", pa.string()),
-    ("prompt_ids", pa.list_(pa.int32())),  # null when redacted
-    ("output_ids", pa.list_(pa.int32())),  # null when redacted or not returned
+    ("prompt_ids", pa.list_(pa.int32())),  # pseudonyms when redacted: equal where prompts are equal up to there
+    ("output_ids", pa.list_(pa.int32())),  # likewise; null when not returned
     (
         "lcp_request_id",
         _TEXT,

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.cli.jobs.cache import Isolation, isolate
 from harness.cli.jobs.interrupts import on_interrupt
 from harness.cli.jobs.prepare import Prepared
-from harness.cli.jobs.redact import redacted
+from harness.cli.jobs.redact import redacted, without_words
 from harness.cli.jobs.session import Session
 from harness.cli.jobs.tokens import tokens_table
 from harness.cli.live import LiveView
 from harness.client.drive import DriveResult, drive
 from harness.client.job import ClientJob
+from harness.engines.process import ending
 from harness.observe.environment import anchor, capture
 from harness.observe.host import HostCollector
 from harness.observe.scrape import Scraper
+from harness.records.errors import InfrastructureError
 from harness.records.manifest import Manifest, Status, WorkloadInfo
-from harness.records.rundir import CellDir, utc_now
+from harness.records.reserve import Reserve
+from harness.records.rundir import CellDir, utc_now, write_atomic
 from harness.records.version import tool_version
 from workloads.file import write_workload
-from workloads.model import Workload
+from workloads.model import Workload, WorkloadError
 from workloads.warmup import warmup_workload
 
 QUIET_S = 10.0  # longest wait for counters to settle after the last answer
@@ -48,8 +53,6 @@ async def run_cell(
     isolation = isolate(session, plan.run.cache, cell.name)
     manifest = _manifest(cell, prepared, session, workload, repeat, isolation)
     cell.write_manifest(manifest)
-    parts = cell.path / ".client"
-    jobs = _jobs(cell, parts, prepared, session, workload, isolation)
     scraper = Scraper(
         session.endpoint.metrics_url or f"{session.endpoint.base_url}/metrics",
         kind=session.info.kind,
@@ -57,40 +60,79 @@ async def run_cell(
         interval_s=plan.run.scrape_s,
     )
     host = HostCollector(engine_pid=session.process.pid if session.process else None)
-    stop = asyncio.Event()
+    parts = cell.path / ".client"
+    reserve = Reserve(cell.path / ".room")
     outcome = Outcome("complete")
+    stop = asyncio.Event()
+    written = False
+    view.begin(cell.name)
+    try:
+        jobs = _jobs(cell, parts, prepared, session, workload, isolation)
+        with _ends(session, outcome, stop):
+            scraper.snapshot()
+            scraper.start()
+            host.start()
+            result = await _load(jobs, scraper, stop, view)
+            if outcome.status == "complete" and not result.complete:
+                outcome.status, outcome.reason = "died", result.reason
+            await asyncio.to_thread(_settle, scraper, outcome)
+            scraper.stop()
+            host.stop()
+            reserve.release()
+            await asyncio.to_thread(_write, cell, prepared, manifest, scraper, host, result, outcome)
+            written = True
+    except (OSError, WorkloadError) as error:
+        raise InfrastructureError(f"{cell.name}: {error}", mend=f"what was collected is in {cell.path}") from error
+    finally:
+        scraper.stop()
+        host.stop()
+        reserve.release()
+        view.end(outcome.status if written else "not finished")
+        if written or prepared.options.redact:  # else the raw rows are all there is
+            shutil.rmtree(parts, ignore_errors=True)
+    return outcome
+
+
+@contextmanager
+def _ends(session: Session, outcome: Outcome, stop: asyncio.Event) -> Iterator[None]:
+    """While inside, a signal or the engine's death is noted in `outcome` and sets `stop`.
+
+    That lasts until all is written: who interrupts a run wants what it had.
+    """
     loop = asyncio.get_running_loop()
+    inside = True
 
     def interrupted() -> None:
         outcome.status, outcome.reason, outcome.interrupted = "interrupted", "interrupted by a signal", True
         stop.set()
 
     def died(code: int) -> None:
-        outcome.status, outcome.engine_code = "died", code
-        outcome.reason = f"engine ended with {code}: {session.process.last_words() if session.process else ''}"
-        loop.call_soon_threadsafe(stop.set)
+        if inside:  # the engine of this cell may end long after it
+            loop.call_soon_threadsafe(note_death, code)
+
+    def note_death(code: int) -> None:
+        outcome.engine_code = code
+        if outcome.status == "complete":
+            outcome.status = "died"
+            words = session.process.last_words() if session.process else ""
+            outcome.reason = f"the engine ended with {ending(code)}; its log ends: {words}"
+        stop.set()
 
     if session.process:
         session.process.watch(died)
-    view.begin(cell.name)
-    scraper.snapshot()
-    scraper.start()
-    host.start()
     try:
         with on_interrupt(loop, interrupted):
-            watcher = asyncio.create_task(_show_signals(scraper, view))
-            result = await drive(jobs, on_progress=view.progress, stop=stop)
-            watcher.cancel()
-        if outcome.status == "complete" and not result.complete:
-            outcome.status, outcome.reason = "died", result.reason
-        await asyncio.to_thread(_settle, scraper, session, outcome)
+            yield
     finally:
-        scraper.stop()
-        host.stop()
-    view.end(outcome.status)
-    _write(cell, prepared, manifest, scraper, host, result, outcome)
-    shutil.rmtree(parts, ignore_errors=True)
-    return outcome
+        inside = False
+
+
+async def _load(jobs: list[ClientJob], scraper: Scraper, stop: asyncio.Event, view: LiveView) -> DriveResult:
+    watcher = asyncio.create_task(_show_signals(scraper, view))
+    try:
+        return await drive(jobs, on_progress=view.progress, stop=stop)
+    finally:
+        watcher.cancel()
 
 
 async def _show_signals(scraper: Scraper, view: LiveView) -> None:
@@ -99,7 +141,7 @@ async def _show_signals(scraper: Scraper, view: LiveView) -> None:
         view.signals(scraper.latest(LIVE_SIGNALS))
 
 
-def _settle(scraper: Scraper, session: Session, outcome: Outcome) -> None:
+def _settle(scraper: Scraper, outcome: Outcome) -> None:
     """Scrape until two scrapes agree on the counters: an engine may count its last tokens after sending them."""
     if outcome.engine_code is None:
         scraper.settle(QUIET_S)
@@ -112,7 +154,7 @@ def _jobs(
     run = prepared.plan.run
     parts.mkdir()
     write_workload(workload, parts / "workload.jsonl.gz")
-    kept = redacted(workload, prepared.vocabulary) if prepared.options.redact else workload
+    kept = redacted(workload) if prepared.options.redact else workload
     write_workload(kept, cell.file("workload.jsonl.gz"))
     warm_file = None
     if run.warmup_s > 0:
@@ -182,13 +224,14 @@ def _write(
     outcome: Outcome,
 ) -> None:
     """Tables first, the manifest that vouches for them last."""
-    cell.write_table("requests", result.requests)
+    redact = prepared.options.redact
+    cell.write_table("requests", without_words(result.requests) if redact else result.requests)
     cell.write_table("chunks", result.chunks)
-    cell.write_table("tokens", tokens_table(result.requests, result.answers, redact=prepared.options.redact))
+    cell.write_table("tokens", tokens_table(result.requests, result.answers, redact=redact))
     cell.write_table("server", scraper.table())
     cell.write_table("host", host.table())
-    logs = [path.read_text(errors="replace") for path in sorted((cell.path / ".client").glob("client-*.log"))]
-    cell.file("client.log").write_text("".join(logs))
+    logs = [path.read_bytes() for path in sorted((cell.path / ".client").glob("client-*.log"))]
+    write_atomic(cell.file("client.log"), b"".join(logs))
     manifest = manifest.model_copy(
         update={
             "status": outcome.status,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -28,7 +29,7 @@ def run_command(options: RunOptions, *, as_json: bool) -> int:
     run = RunDir.create(options.out)
     write_atomic(run.path / "plan.toml", prepared.plan.to_toml().encode())
     view = LiveView(console)
-    failure = asyncio.run(_drive(run, prepared, view))
+    failure = _drive(run, prepared, view)
     if not any(True for _ in run.cells()):
         raise failure or InvalidRunError(f"{run.path}: no cell was run")
     code = show(run.path, as_json=as_json)
@@ -37,21 +38,26 @@ def run_command(options: RunOptions, *, as_json: bool) -> int:
     return code
 
 
-async def _drive(run: RunDir, prepared: Prepared, view: LiveView) -> ServescopeError | None:
-    """Every cell; the first failure that ends the run, if there is one. What was collected is kept in any case."""
-    for config in prepared.configs:
-        launches = list(_launches(prepared, config))
-        for number, cells in enumerate(launches, start=1):
-            suffix = f"-{number}" if len(launches) > 1 else ""
-            log = run.path / "logs" / f"{config.name}{suffix}.log"
-            try:
-                with session(config, prepared.model, log, view) as live:
-                    for workload, repeat in cells:
-                        await _cell(run, prepared, live, workload, repeat, view)
-            except ServescopeError as error:
-                return error
-            except KeyboardInterrupt:
-                return InvalidRunError("interrupted", mend=f"what was collected is in {run.path}")
+def _drive(run: RunDir, prepared: Prepared, view: LiveView) -> ServescopeError | None:
+    """Every cell; the first failure that ends the run, if there is one. What was collected is kept in any case.
+
+    Engines start and stop outside the event loop, which would hold a Ctrl-C back until a wait of minutes is over.
+    """
+    try:
+        with asyncio.Runner() as runner:
+            for config in prepared.configs:
+                launches = list(_launches(prepared, config))
+                for number, cells in enumerate(launches, start=1):
+                    suffix = f"-{number}" if len(launches) > 1 else ""
+                    log = run.path / "logs" / f"{config.name}{suffix}.log"
+                    with session(config, prepared.model, log, view) as live:
+                        _cells(run, prepared, live, cells, runner, view)
+    except ServescopeError as error:
+        return error
+    except OSError as error:
+        return InfrastructureError(f"{error.filename or run.path}: {error.strerror or error}", mend="check the disk")
+    except KeyboardInterrupt:
+        return InvalidRunError("interrupted", mend=f"what was collected is in {run.path}")
     return None
 
 
@@ -65,29 +71,46 @@ def _launches(prepared: Prepared, config: EngineConfig) -> Iterator[list[tuple[W
         yield cells
 
 
+def _cells(
+    run: RunDir,
+    prepared: Prepared,
+    live: Session,
+    cells: list[tuple[Workload, int]],
+    runner: asyncio.Runner,
+    view: LiveView,
+) -> None:
+    """The cells that one process of an engine serves, each with its part of the log; raises when one fails."""
+    logged = 0
+    for workload, repeat in cells:
+        cell = run.new_cell(f"{live.config.name}.{workload.name}.r{repeat}")
+        try:
+            runner.run(_cell(run, cell, prepared, live, workload, repeat, view))
+        finally:
+            logged = _copy_log(live.log, logged, cell)
+
+
 async def _cell(
-    run: RunDir, prepared: Prepared, live: Session, workload: Workload, repeat: int, view: LiveView
+    run: RunDir, cell: CellDir, prepared: Prepared, live: Session, workload: Workload, repeat: int, view: LiveView
 ) -> None:
     """One cell; raises when the run cannot go on."""
     engine = next(part for part in prepared.plan.engines if part.name == live.config.name)
     prepared.plan.check_fits(workload, engine, live.info.max_model_len)
-    cell = run.new_cell(f"{live.config.name}.{workload.name}.r{repeat}")
-    start = live.log.stat().st_size if live.log else 0
-    try:
-        outcome = await run_cell(cell, prepared, live, workload, repeat, view)
-    finally:
-        _copy_log(live.log, start, cell)
+    outcome = await run_cell(cell, prepared, live, workload, repeat, view)
     if outcome.interrupted:
         raise InvalidRunError(f"interrupted in {cell.name}", mend=f"what was collected is in {run.path}")
     if outcome.status == "died":
         raise InfrastructureError(f"{cell.name}: {outcome.reason}", mend=f"what was collected is in {run.path}")
 
 
-def _copy_log(log: Path | None, start: int, cell: CellDir) -> None:
-    """The engine's log as far as it belongs to this cell, start-up included for the first."""
-    if log is None or not log.is_file():
-        return
-    with log.open("rb") as stream:
-        first = not any(path.name == "engine.log" for path in cell.path.parent.glob("*/engine.log"))
-        stream.seek(0 if first else start)
-        cell.file("engine.log").write_bytes(stream.read())
+def _copy_log(log: Path | None, start: int, cell: CellDir) -> int:
+    """The engine's log from byte `start` on, which is what belongs to this cell, start-up included for the first.
+    The byte at which the next cell begins. A server that was there before has no log."""
+    if log is None:
+        return start
+    with suppress(OSError, InfrastructureError):  # on a full disk logs/ still has it
+        with log.open("rb") as stream:
+            stream.seek(start)
+            text = stream.read()
+        write_atomic(cell.file("engine.log"), text)
+        return start + len(text)
+    return start
