@@ -1,4 +1,4 @@
-"""Matrix products on a fixed number of threads that sleep between them.
+"""Matrix products and other shared work on a fixed number of threads that sleep between them.
 
 BLAS has threads of its own, but they wait by spinning: on two cores with one other busy process (a load generator, say)
 a decode step took 4 to 10 times as long as with one thread. Here BLAS runs on one thread, each product is split by
@@ -7,7 +7,10 @@ rows of the weight, and a helper that waits for its share sleeps on a lock. nump
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from threading import Lock, Thread
 
 import numpy as np
@@ -15,14 +18,15 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 Array = NDArray[np.float32]
-MIN_SHARE = 1 << 16  # elements of weight below which a hand-over costs more than it saves
+Job = Callable[[], object]
+MIN_SHARE = 1 << 19  # multiply-adds of a thread below which its waking costs more than it saves
 
 
 @dataclass
 class _Helper:
     """One thread: `begin` is released with a job in place, `end` when the job is done or has failed."""
 
-    job: tuple[Array, Array, Array] | None = None
+    job: Job | None = None
     failure: Exception | None = None
     begin: Lock = field(default_factory=Lock)
     end: Lock = field(default_factory=Lock)
@@ -35,16 +39,16 @@ class _Helper:
         while True:
             self.begin.acquire()
             try:
-                self._multiply()
+                self._work()
             except Exception as error:  # kept for the caller, which would wait for ever if this thread ended
                 self.failure = error
             self.end.release()
 
-    def _multiply(self) -> None:
+    def _work(self) -> None:
         """In a function of its own: its names would keep the last arrays alive while the engine idles."""
         assert self.job is not None
-        (weight, x, out), self.job = self.job, None
-        np.matmul(weight, x, out=out)
+        job, self.job = self.job, None
+        job()
 
     def wait(self) -> Exception | None:
         """Until the job is done; what it failed of, if it did."""
@@ -54,15 +58,29 @@ class _Helper:
 
 
 class Team:
-    """The calling thread and `threads - 1` helpers. One product at a time; used by one thread."""
+    """The calling thread and `threads - 1` helpers. One piece of work at a time; used by one thread."""
 
     def __init__(self, threads: int) -> None:
         if threads < 1:
             raise ValueError(f"threads = {threads}; at least 1 is needed")
+        self.threads = threads
         self._limits = threadpool_limits(limits=1, user_api="blas")
         self._helpers = [_Helper() for _ in range(threads - 1)]
         for helper in self._helpers:
             Thread(target=helper.loop, name="native-matmul", daemon=True).start()
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """All of them, side by side; at most `threads`. The first error of any is raised when all have ended."""
+        helpers = self._helpers[: len(jobs) - 1]
+        for helper, job in zip(helpers, jobs[1:], strict=True):
+            helper.job = job
+            helper.begin.release()
+        try:
+            jobs[0]()
+        finally:  # all must have ended before the next work begins
+            failures = [failure for helper in helpers if (failure := helper.wait())]
+        if failures:
+            raise failures[0]
 
     def linear(self, x: Array, weight: Array) -> Array:
         """x (tokens, inputs) times weight (outputs, inputs) transposed -> (tokens, outputs).
@@ -70,19 +88,12 @@ class Team:
         The weight stands on the left, since BLAS then reads its rows as they lie: for few tokens a third faster.
         """
         columns = x.T
-        shares = min(1 + len(self._helpers), max(weight.size // MIN_SHARE, 1))
+        shares = min(self.threads, max(weight.size * len(x) // MIN_SHARE, 1))
         if shares == 1:
             return np.asarray((weight @ columns).T)
         out = np.empty((len(weight), columns.shape[1]), dtype=np.float32)
         edges = [len(weight) * i // shares for i in range(shares + 1)]
-        helpers = self._helpers[: shares - 1]
-        for helper, first, last in zip(helpers, edges[1:-1], edges[2:], strict=True):
-            helper.job = (weight[first:last], columns, out[first:last])
-            helper.begin.release()
-        try:
-            np.matmul(weight[: edges[1]], columns, out=out[: edges[1]])
-        finally:  # all must have ended before the next product begins
-            failures = [failure for helper in helpers if (failure := helper.wait())]
-        if failures:
-            raise failures[0]
+        self.run(
+            [partial(np.matmul, weight[first:last], columns, out=out[first:last]) for first, last in pairwise(edges)]
+        )
         return np.asarray(out.T)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from harness.models.store import get_model
-from native_core import attention
+from native_core import attention_plan
 from native_core.engine import Engine, EngineConfig
 from native_core.executor import SamplingParams, Work
 from native_core.llama import Llama, rms_norm
@@ -134,7 +134,7 @@ def test_a_long_prefill_is_computed_in_tiles_without_a_seam(llama: Llama, monkey
     ids = np.random.default_rng(2).integers(0, 512, 90).tolist()
     expected = prefill(fresh(llama), ids)
     for rows in (1, 7, 89):
-        monkeypatch.setattr(attention, "QUERY_TILE", rows)
+        monkeypatch.setattr(attention_plan, "QUERY_TILE", rows)
         np.testing.assert_allclose(prefill(fresh(llama), ids), expected, rtol=0, atol=2e-5)
 
 
