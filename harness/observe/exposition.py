@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from prometheus_client.parser import text_string_to_metric_families
+from functools import cached_property
 
 from harness.records.errors import InfrastructureError
 
@@ -22,7 +21,10 @@ _LINE = re.compile(
     rb'[ \t]*(\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\})?'
     rb"[ \t]+([^\s_]+)(?:[ \t]+-?[0-9.]+)?[ \t]*(?:#[ \t].*)?\r?"
 )
-Key = tuple[bytes, bytes]  # name and labels as they are written
+_LABEL = re.compile(rb'[ \t]*([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,|\Z)')
+_ESCAPE = re.compile(r'\\([\\n"])')
+_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+_NAME_START = re.compile(rb"[A-Za-z_:]")
 
 
 class ExpositionError(InfrastructureError):
@@ -38,7 +40,7 @@ class Sample:
     @property
     def labels_json(self) -> str:
         """JSON object with sorted keys, as server.parquet keeps labels."""
-        return json.dumps(dict(sorted(self.labels.items())), separators=(",", ":"), ensure_ascii=False)
+        return _as_json(self.labels)
 
 
 @dataclass
@@ -57,59 +59,101 @@ class Faults:
         return ", ".join(said)
 
 
+@dataclass(frozen=True, eq=False)  # a series is its place in a reader's memory: looked up by what is written
+class _Series:
+    metric: str
+    labels: Mapping[str, str]
+
+    @cached_property
+    def labels_json(self) -> str:
+        return _as_json(self.labels)
+
+
+_UNWANTED = _Series("", {})
+
+
 @dataclass
 class Reader:
-    """Reads the pages of one server. Labels are parsed once a series, however often the series is scraped.
+    """Reads the pages of one server. What stands before a value is parsed once, however often it is scraped.
+
+    Nearly all lines of a page were on the page before it, up to their value. So the text before the last space is
+    looked up first, and only what is new goes through the grammar: exact, since a text that was learnt is all of a
+    name and its labels, and a line with a timestamp or an exemplar has another one.
 
     `prefixes`: which names are read, all of them for none.
     """
 
     prefixes: tuple[str, ...] = ()
-    _labels: dict[bytes, Mapping[str, str] | None] = field(default_factory=dict)
-    _json: dict[bytes, str] = field(default_factory=dict)
+    _known: dict[bytes, _Series] = field(default_factory=dict, repr=False)
 
     def samples(self, body: bytes) -> tuple[list[Sample], Faults]:
         """Samples in the order of the page. ExpositionError if it holds text, but not one sample."""
         values, faults = self._values(body)
-        return [Sample(name.decode(), self._labels[labels] or {}, v) for (name, labels), v in values], faults
+        return [Sample(series.metric, series.labels, value) for series, value in values.items()], faults
 
     def rows(self, body: bytes) -> tuple[list[tuple[str, str, float]], Faults]:
         """As `samples`, each as (metric, labels as JSON, value)."""
         values, faults = self._values(body)
-        return [(name.decode(), self._as_json(labels), value) for (name, labels), value in values], faults
+        return [(series.metric, series.labels_json, value) for series, value in values.items()], faults
 
-    def _values(self, body: bytes) -> tuple[list[tuple[Key, float]], Faults]:
-        faults = Faults()
-        found = list(_lines(body, faults))
-        if not found and faults.lines:
+    def _values(self, body: bytes) -> tuple[dict[_Series, float], Faults]:
+        faults, values, known = Faults(), dict[_Series, float](), self._known
+        lines = body.split(b"\n")
+        # Every line ends with a line feed; only the end mark of OpenMetrics may go without.
+        last = lines.pop().strip()
+        faults.cut = bool(last) and not last.startswith(b"#")
+        any_sample = False
+        for line in lines:
+            before, _, number = line.rpartition(b" ")
+            series = known.get(before)
+            try:
+                value = float(number) if series is not None else 0.0
+            except ValueError:
+                series = None
+            if series is None:
+                if not line or line.startswith(b"#"):
+                    continue
+                found = self._new(line, faults)
+                if found is None:
+                    continue
+                series, value = found
+            any_sample = True
+            if series is not _UNWANTED:
+                faults.twice += series in values
+                values[series] = value
+        if not any_sample and (faults.lines or (faults.cut and not _NAME_START.match(last))):
             raise ExpositionError(
-                f"the metrics page is no exposition text, it has a line {faults.first!r}", mend="check the URL"
+                f"the metrics page is no exposition text, it has a line {faults.first or _short(last)!r}",
+                mend="check the URL",
             )
-        wanted = tuple(prefix.encode() for prefix in self.prefixes)
-        kept = [(key, value) for key, value in found if not wanted or key[0].startswith(wanted)]
-        self._learn([key[1] for key, _ in kept])
-        values: dict[Key, float] = {}
-        for key, value in kept:
-            if self._labels[key[1]] is None:
-                faults.lines += 1
-                faults.first = faults.first or _short(b" ".join(key))
-                continue
-            faults.twice += key in values
-            values[key] = value
-        return list(values.items()), faults
+        return values, faults
 
-    def _learn(self, texts: Sequence[bytes]) -> None:
-        """Parses the label sets not seen before, all in one go; one by one only if one of them is malformed."""
-        new = [text for text in dict.fromkeys(texts) if text not in self._labels]
-        together = _parsed(new)
-        for place, text in enumerate(new):
-            one = [together[place]] if together is not None else _parsed([text])
-            self._labels[text] = one[0] if one else None
+    def _new(self, line: bytes, faults: Faults) -> tuple[_Series, float] | None:
+        """A line by the grammar; None, and counted, if it is no sample. Comments and blank lines are none and no fault.
 
-    def _as_json(self, labels: bytes) -> str:
-        if labels not in self._json:
-            self._json[labels] = Sample("", self._labels[labels] or {}, 0.0).labels_json
-        return self._json[labels]
+        Its series is learnt under what is written before the value.
+        """
+        match = _LINE.fullmatch(line) or _LINE.fullmatch(line.strip())
+        if match is not None:
+            written = match.string[: match.end(2) if match[2] else match.end(1)]
+            series = self._known.get(written) or self._parsed(match[1].decode(), match[2] or b"")
+            try:
+                value = float(match[3])
+            except ValueError:
+                series = None
+            if series is not None:
+                self._known[written] = series
+                return series, value
+        if line.strip() and not line.lstrip().startswith(b"#"):
+            faults.lines += 1
+            faults.first = faults.first or _short(line)
+        return None
+
+    def _parsed(self, metric: str, written: bytes) -> _Series | None:
+        labels = _labels(written)
+        if labels is None:
+            return None
+        return _Series(metric, labels) if not self.prefixes or metric.startswith(self.prefixes) else _UNWANTED
 
 
 def parse(body: bytes) -> list[Sample]:
@@ -121,35 +165,40 @@ def parse(body: bytes) -> list[Sample]:
     return Reader().samples(body)[0]
 
 
-def _lines(body: bytes, faults: Faults) -> Iterator[tuple[Key, float]]:
-    lines = body.split(b"\n")
-    # Every line ends with a line feed; only the end mark of OpenMetrics may go without.
-    last = lines.pop()
-    faults.cut = bool(last.strip()) and not last.startswith(b"#")
-    for line in lines:
-        if not line or line.startswith(b"#") or line.isspace():
+def is_exposition(body: bytes) -> bool:
+    """Whether a body has a sample, or nothing but comments. Reads no further than the first sample."""
+    junk = False
+    for line in body.split(b"\n"):
+        text = line.strip()
+        if not text or text.startswith(b"#"):
             continue
-        match = _LINE.fullmatch(line) or _LINE.fullmatch(line.strip())
-        try:
-            if match is not None:
-                yield (match[1], match[2] or b""), float(match[3])
-                continue
-        except ValueError:
-            pass
-        if line.lstrip().startswith(b"#"):
-            continue
-        faults.lines += 1
-        faults.first = faults.first or _short(line)
+        if Reader()._new(line, Faults()) is not None:
+            return True
+        junk = True
+    return not junk
 
 
-def _parsed(texts: Sequence[bytes]) -> list[Mapping[str, str]] | None:
-    """Label sets by prometheus_client's parser, which knows the escapes; None if one of them is malformed."""
-    lines = "".join(f"x{text.decode('utf-8', 'replace')} 0\n" for text in texts)
-    try:
-        found = [s.labels for family in text_string_to_metric_families(lines) for s in family.samples]
-    except (ValueError, IndexError, KeyError, AttributeError):
-        return None
-    return list(found) if len(found) == len(texts) else None
+def _labels(written: bytes) -> dict[str, str] | None:
+    """Labels in braces, their escapes undone; None if they are malformed or one is given twice."""
+    inner, labels, at = written[1:-1].strip(), dict[str, str](), 0
+    while at < len(inner):
+        match = _LABEL.match(inner, at)
+        if match is None:
+            return None
+        name, value = match[1].decode(), match[2].decode("utf-8", "replace")
+        if name in labels:
+            return None
+        labels[name] = _ESCAPE.sub(_unescaped, value) if "\\" in value else value
+        at = match.end()
+    return labels
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]
+
+
+def _as_json(labels: Mapping[str, str]) -> str:
+    return _JSON.encode(labels)
 
 
 def _short(line: bytes) -> str:

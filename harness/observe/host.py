@@ -55,13 +55,17 @@ class HostCollector:
         return pa.table(columns, schema=HOST)
 
     def _loop(self) -> None:
-        """On an absolute schedule; instants that a late sample has passed are skipped, not made up for."""
+        """At start, at stop and on an absolute schedule in between, of which a late sample skips what it has passed."""
         due = time.monotonic()
         while not self._stop.is_set():
-            t = time.monotonic_ns()
-            self._rows += [(t, row) for row in self._sample()]
+            self._take()
             due += self._interval_s * max(1, -(-(time.monotonic() - due) // self._interval_s))
             self._stop.wait(max(due - time.monotonic(), 0.0))
+        self._take()
+
+    def _take(self) -> None:
+        t = time.monotonic_ns()
+        self._rows += [(t, row) for row in self._sample()]
 
     def _sample(self) -> Iterator[Row]:
         for core, times in enumerate(psutil.cpu_times(percpu=True)):

@@ -2,50 +2,52 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from harness.observe.exposition import ExpositionError, Reader
 from harness.records.signals.catalogue import KINDS, Catalogue
-from harness.records.signals.witness import Witness, index, read
+from harness.records.signals.witness import Witness
 
-# Signals that move only when requests are served. Time and CPU counters move by themselves, and SGLang's HTTP counters
-# with every scrape, so that an idle engine is never quiet by those.
-WORK = (
-    "prompt_tokens",
-    "output_tokens",
-    "prefill_computed_tokens",
-    "prefix_query_tokens",
-    "prefix_hit_tokens",
-    "step_tokens",
-    "ttft",
-    "e2e",
-    "finished",
+# Counters that move though nobody is served: clocks, CPU seconds, what counts scrapes and polls, timers of functions.
+# Of a histogram of seconds its _count is looked at, which moves with what is observed.
+_BY_THEMSELVES = re.compile(
+    rb"(?:_seconds|_time)_total$|_seconds_sum$|:(?:process|http|get_loads|func_latency)_|idle|cpu_"
 )
+_COUNTED = (b"_total", b"_count", b"_sum")
 
 
 def read_live(kind: str, body: bytes, signals: Sequence[str]) -> dict[str, float]:
-    """Values of `signals` on a page, each by its first witness; those that are not there are left out."""
+    """Values of `signals` on a page, each by the first witness that is there; those without one are left out.
+
+    The page is cut down to the lines that are looked for, so that the parser has little to do.
+    """
     if kind not in KINDS:
         return {}
     catalogue = Catalogue.load(kind)
-    witnesses = {name: catalogue.signal(name)[:1] for name in signals}
-    names = {name for (witness,) in filter(None, witnesses.values()) for name in _names(witness)}
+    names = {name for signal in signals for witness in catalogue.signal(signal) for name in _names(witness)}
     try:
         samples, _ = Reader().samples(_only(body, names))
     except ExpositionError:
         return {}
-    rows = index(samples)
-    readings = {name: read(witness, rows) for name, found in witnesses.items() for witness in found}
-    return {name: one.value for name, one in readings.items() if one is not None and one.value is not None}
+    readings = catalogue.resolve(samples, live=True)
+    return {name: value for name in signals if (value := readings[name].value) is not None}
 
 
 def work_counters(kind: str, body: bytes) -> bytes:
-    """The lines of all counters that only work moves: equal on two pages where nothing was counted in between."""
+    """The lines of all the engine's counters that only work moves, of those that the catalogue does not know too.
+
+    Equal on two pages where nothing was counted in between; empty for a page without any, and for an unknown kind.
+    """
     if kind not in KINDS:
         return b""
-    catalogue = Catalogue.load(kind)
-    names = {name for signal in WORK for witness in catalogue.signal(signal) for name in witness.counters}
-    return _only(body, names)
+    namespace = Catalogue.load(kind).namespace.encode()
+    return b"".join(line + b"\n" for line in body.split(b"\n") if line.startswith(namespace) and _moved_by_work(line))
+
+
+def _moved_by_work(line: bytes) -> bool:
+    name = line.partition(b"{")[0].partition(b" ")[0]
+    return name.endswith(_COUNTED) and _BY_THEMSELVES.search(name) is None
 
 
 def _names(witness: Witness) -> Iterator[str]:

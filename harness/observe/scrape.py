@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pyarrow as pa
 
-from harness.observe.exposition import ExpositionError, Reader
+from harness.observe.exposition import ExpositionError, Reader, is_exposition
 from harness.observe.live_signals import read_live, work_counters
 from harness.records.tables import SERVER
 
@@ -85,13 +85,18 @@ class Scraper:
                 return False
             t_end = time.monotonic_ns()
             if status in NO_PAGE and not self._scrapes:
-                self.no_page = f"the server has no metrics page: {urlsplit(self.url).path} says {status}"
+                self.no_page = f"no {urlsplit(self.url).path}: HTTP {status}"
                 return False
             if status != 200:
                 self.reasons[f"HTTP {status}"] += 1
                 return False
             if body is None:
                 self.reasons[f"over {TIMEOUT_S:g} s or {MAX_BYTES >> 20} MiB"] += 1
+                return False
+            if not is_exposition(body):  # a proxy's or a front end's page, which looks like an answer
+                self.reasons["no exposition text"] += 1
+                if not self._scrapes:
+                    self.no_page = f"no {urlsplit(self.url).path}: what it answers is no exposition text"
                 return False
             self.no_page = ""
             self._scrapes.append(Scrape(t_start, t_end, zlib.compress(body, 1)))
@@ -100,19 +105,20 @@ class Scraper:
     def settle(self, limit_s: float) -> bool:
         """Scrape until two pages in a row agree on all that only work moves; whether they did within `limit_s`.
 
-        An engine may count its last tokens a moment after it sent them.
+        An engine may count its last tokens a moment after it sent them. False without waiting where nothing can be
+        said: no metrics page, or two pages in a row without any such counter.
         """
         deadline = time.monotonic() + limit_s
         before: bytes | None = None
         while not self.no_page:
             now = work_counters(self.kind, self._scrapes[-1].body) if self.snapshot() else None
             if now is not None and now == before:
-                return True
+                return bool(now)
             before = now
             if time.monotonic() >= deadline:
                 return False
             time.sleep(SETTLE_EVERY_S)
-        return True
+        return False
 
     def latest(self, signals: Sequence[str]) -> dict[str, float]:
         """The named canonical signals in the newest page, those that it shows; lines are scanned, nothing is parsed."""
@@ -122,6 +128,7 @@ class Scraper:
         """Everything scraped, as server.parquet holds it: the engine's namespace and process_*, without _created."""
         target = urlsplit(self.url).netloc.rpartition("@")[2]  # a URL may carry a password
         reader = Reader((f"{self.kind}:", "process_"))
+        self.faults.clear()
         columns: dict[str, list[object]] = {name: [] for name in SERVER.names}
         for scrape in self._scrapes:
             for metric, labels, value in self._rows(reader, scrape):
@@ -133,8 +140,8 @@ class Scraper:
     def _rows(self, reader: Reader, scrape: Scrape) -> list[tuple[str, str, float]]:
         try:
             rows, faults = reader.rows(scrape.body)
-        except ExpositionError:
-            self.reasons["no exposition text"] += 1
+        except ExpositionError:  # junk, and one sample that was cut
+            self.faults["the page holds no whole sample"] += 1
             return []
         if str(faults):
             self.faults[str(faults)] += 1
