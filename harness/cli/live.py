@@ -24,6 +24,11 @@ class LiveState:
     signals: Mapping[str, float] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
+    @property
+    def failed(self) -> int:
+        """Requests that ended without an answer so far."""
+        return sum(part.failed for part in self.workers.values())
+
     def summary(self) -> dict[str, str]:
         """Column name to text; `-` where a figure is not known yet."""
         parts = list(self.workers.values())
@@ -34,7 +39,7 @@ class LiveState:
         return {
             "done": f"{sum(p.done for p in parts)}/{sum(p.planned for p in parts)}",
             "in flight": str(sum(p.in_flight for p in parts)),
-            "failed": str(sum(p.failed for p in parts)),
+            "failed": str(self.failed),
             "tok/s": f"{tokens / elapsed:.0f}",
             "TTFT": _milliseconds([p.ttft_p50_ms for p in parts]),
             "TPOT": _milliseconds([p.tpot_p50_ms for p in parts]),

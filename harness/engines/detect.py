@@ -8,6 +8,7 @@ from harness.engines.protocol import Endpoint
 from harness.records.errors import InfrastructureError
 
 NAMESPACES = ("native", "vllm", "sglang")
+NO_ROUTE = (404, 405, 501)
 
 
 def detect_kind(endpoint: Endpoint) -> str:
@@ -27,9 +28,24 @@ def detect_kind(endpoint: Endpoint) -> str:
     if served_models(endpoint):
         owner = _owner(endpoint)
         return owner if owner in NAMESPACES else "openai"
+    raise _no_llm_server(endpoint)
+
+
+def check_serves(endpoint: Endpoint, kind: str) -> None:
+    """InfrastructureError if what answers lists no models, for a kind that was given and not found out.
+
+    A server of the OpenAI dialect may lack the route; one that has it and answers with something else is none.
+    """
+    if served_models(endpoint):
+        return
+    if kind != "openai" or get(endpoint, "/v1/models").status_code not in NO_ROUTE:
+        raise _no_llm_server(endpoint)
+
+
+def _no_llm_server(endpoint: Endpoint) -> InfrastructureError:
     status = get(endpoint, "/v1/models").status_code
-    raise InfrastructureError(
-        f"{endpoint.base_url} answers, but is no LLM server: no metrics it could be told by, /v1/models says {status}",
+    return InfrastructureError(
+        f"{endpoint.base_url} answers, but is no LLM server: /v1/models lists no models (status {status})",
         mend="give the base URL without /v1, e.g. http://127.0.0.1:8000",
     )
 

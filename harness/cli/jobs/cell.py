@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from harness.cli.jobs.cache import Isolation, isolate
-from harness.cli.jobs.interrupts import on_interrupt
+from harness.cli.jobs.ends import Doorbell, Outcome, early_ends
 from harness.cli.jobs.prepare import Prepared
 from harness.cli.jobs.redact import redacted, without_words
 from harness.cli.jobs.session import Session
@@ -18,12 +15,11 @@ from harness.cli.jobs.tokens import tokens_table
 from harness.cli.live import LiveView
 from harness.client.drive import DriveResult, drive
 from harness.client.job import ClientJob
-from harness.engines.process import ending
 from harness.observe.environment import anchor, capture
 from harness.observe.host import HostCollector
 from harness.observe.scrape import Scraper
 from harness.records.errors import InfrastructureError
-from harness.records.manifest import Manifest, Status, WorkloadInfo
+from harness.records.manifest import Manifest, WorkloadInfo
 from harness.records.reserve import Reserve
 from harness.records.rundir import CellDir, utc_now, write_atomic
 from harness.records.version import tool_version
@@ -33,16 +29,6 @@ from workloads.warmup import warmup_workload
 
 QUIET_S = 10.0  # longest wait for counters to settle after the last answer
 LIVE_SIGNALS = ("kv_usage", "prefix_hit_tokens", "prefix_query_tokens")
-
-
-@dataclass
-class Outcome:
-    """How a cell ended. `engine_code` is set when the engine itself is gone."""
-
-    status: Status
-    reason: str = ""
-    engine_code: int | None = None
-    interrupted: bool = False
 
 
 async def run_cell(
@@ -68,14 +54,13 @@ async def run_cell(
     view.begin(cell.name)
     try:
         jobs = _jobs(cell, parts, prepared, session, workload, isolation)
-        with _ends(session, outcome, stop):
+        with early_ends(session, outcome, stop):
             scraper.snapshot()
             scraper.start()
             host.start()
-            result = await _load(jobs, scraper, stop, view)
-            if outcome.status == "complete" and not result.complete:
-                outcome.status, outcome.reason = "died", result.reason
-            await asyncio.to_thread(_settle, scraper, outcome)
+            result = await _load(jobs, session, scraper, outcome, stop, view)
+            if not outcome.gone:  # an engine may count its last tokens after sending them
+                await asyncio.to_thread(scraper.settle, QUIET_S)
             scraper.stop()
             host.stop()
             reserve.release()
@@ -93,58 +78,27 @@ async def run_cell(
     return outcome
 
 
-@contextmanager
-def _ends(session: Session, outcome: Outcome, stop: asyncio.Event) -> Iterator[None]:
-    """While inside, a signal or the engine's death is noted in `outcome` and sets `stop`.
-
-    That lasts until all is written: who interrupts a run wants what it had.
-    """
-    loop = asyncio.get_running_loop()
-    inside = True
-
-    def interrupted() -> None:
-        outcome.status, outcome.reason, outcome.interrupted = "interrupted", "interrupted by a signal", True
-        stop.set()
-
-    def died(code: int) -> None:
-        if inside:  # the engine of this cell may end long after it
-            loop.call_soon_threadsafe(note_death, code)
-
-    def note_death(code: int) -> None:
-        outcome.engine_code = code
-        if outcome.status == "complete":
-            outcome.status = "died"
-            words = session.process.last_words() if session.process else ""
-            outcome.reason = f"the engine ended with {ending(code)}; its log ends: {words}"
-        stop.set()
-
-    if session.process:
-        session.process.watch(died)
+async def _load(
+    jobs: list[ClientJob], session: Session, scraper: Scraper, outcome: Outcome, stop: asyncio.Event, view: LiveView
+) -> DriveResult:
+    """The load from its first request to its last row; ends early when `stop` is set."""
+    bell = Doorbell(session, lambda: view.state.failed, outcome)
+    beside = [asyncio.create_task(_show_signals(scraper, view)), asyncio.create_task(bell.watch(stop))]
     try:
-        with on_interrupt(loop, interrupted):
-            yield
+        result = await drive(jobs, on_progress=view.progress, stop=stop)
     finally:
-        inside = False
-
-
-async def _load(jobs: list[ClientJob], scraper: Scraper, stop: asyncio.Event, view: LiveView) -> DriveResult:
-    watcher = asyncio.create_task(_show_signals(scraper, view))
-    try:
-        return await drive(jobs, on_progress=view.progress, stop=stop)
-    finally:
-        watcher.cancel()
+        for task in beside:
+            task.cancel()
+    await bell.ring()
+    if not result.complete:
+        outcome.died(result.reason)
+    return result
 
 
 async def _show_signals(scraper: Scraper, view: LiveView) -> None:
     while True:
         await asyncio.sleep(1.0)
         view.signals(scraper.latest(LIVE_SIGNALS))
-
-
-def _settle(scraper: Scraper, outcome: Outcome) -> None:
-    """Scrape until two scrapes agree on the counters: an engine may count its last tokens after sending them."""
-    if outcome.engine_code is None:
-        scraper.settle(QUIET_S)
 
 
 def _jobs(

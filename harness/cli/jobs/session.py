@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.cli.jobs.prepare import resolved
 from harness.cli.live import LiveView
-from harness.engines.detect import detect_kind
+from harness.engines.detect import check_serves, detect_kind
 from harness.engines.openai import check_model
 from harness.engines.options import redacted
 from harness.engines.process import EngineProcess, free_port
@@ -71,7 +71,11 @@ def _existing(config: EngineConfig, model: ModelDir) -> Session:
                 mend=f"export {config.api_key_env}=…",
             )
     endpoint = Endpoint(base_url=config.url, model=model.name, api_key=key)
-    kind = detect_kind(endpoint) if config.kind == AUTO else config.kind
+    kind = config.kind
+    if kind == AUTO:
+        kind = detect_kind(endpoint)
+    else:
+        check_serves(endpoint, kind)
     config = resolved(config, kind)
     engine = adapter(kind)
     check_model(endpoint)
