@@ -83,7 +83,7 @@ def make_case(seed: int, *, operations: int, page: int | None = None, policy: st
 
 
 if __name__ == "__main__":
-    for number in range(10):
-        print(json.dumps(make_case(number, operations=45, policy="lru" if number < 4 else list(POLICIES)[number - 4])))
+    for number in range(3 + len(POLICIES)):
+        print(json.dumps(make_case(number, operations=45, policy="lru" if number < 3 else list(POLICIES)[number - 3])))
     for number, chosen in enumerate((1, 16, 64)):
         print(json.dumps(make_case(100 + number, operations=45, page=chosen, policy="lru")))
