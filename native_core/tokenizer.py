@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from native_core.weights import ModelError
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 HALF = "\ufffd"  # what decoding gives for bytes that are no whole character yet
 
@@ -24,7 +28,8 @@ class Tokenizer:
             raise ModelError(f"{directory / 'tokenizer.json'} cannot be read: {error}") from None
         self._config = _read(directory / "tokenizer_config.json")
         separate = directory / "chat_template.jinja"
-        self._template = separate.read_text("utf-8") if separate.is_file() else self._config.get("chat_template")
+        source = separate.read_text("utf-8") if separate.is_file() else _default(self._config.get("chat_template"))
+        self._template = _compiled(source) if source else None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(self._fast.encode(text, add_special_tokens=add_special_tokens).ids)
@@ -42,12 +47,18 @@ class Tokenizer:
     def apply_chat_template(
         self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any
     ) -> str:
-        """The text of a conversation. ValueError if there is no template or it refuses the messages."""
-        if not isinstance(self._template, str):
+        """The text of a conversation. ValueError if there is no template, it refuses the messages or fails on them."""
+        from jinja2 import TemplateError
+
+        if self._template is None:
             raise ValueError("the model has no chat template")
-        return _render(
-            self._template, messages=messages, add_generation_prompt=add_generation_prompt, **self._names(), **extra
-        )
+        names = {"messages": messages, "add_generation_prompt": add_generation_prompt, **self._names(), **extra}
+        try:
+            return str(self._template.render(**names))
+        except TemplateError as error:
+            raise ValueError(f"the chat template refuses: {error}") from None
+        except Exception as error:  # a template is a program, and messages of a form it does not expect make it fail
+            raise ValueError(f"the chat template fails on them: {type(error).__name__}: {error}") from None
 
     def _names(self) -> dict[str, str]:
         """bos_token and the like, given as text or as an object with `content`."""
@@ -92,21 +103,33 @@ class Detokenizer:
         return before, decode(self._ids[self._begin :], skip_special_tokens=skip)
 
 
-def _render(template: str, **names: Any) -> str:
-    """As transformers renders it: blocks trimmed, in a sandbox, with raise_exception for templates that refuse."""
+def _default(templates: object) -> str | None:
+    """tokenizer_config.json gives one template, or a list of named ones."""
+    if isinstance(templates, list):
+        named = {row.get("name"): row.get("template") for row in templates if isinstance(row, dict)}
+        templates = named.get("default")
+    return templates if isinstance(templates, str) else None
+
+
+def _compiled(source: str) -> Template:
+    """As transformers does it: blocks trimmed, in a sandbox, with raise_exception for templates that refuse and the
+    date for those that name it. ModelError for what is no template."""
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.filters["tojson"] = lambda value, **kw: json.dumps(value, ensure_ascii=False, **kw)
     environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     try:
-        return environment.from_string(template).render(**names)
+        return environment.from_string(source)
     except TemplateError as error:
-        raise ValueError(f"the chat template refuses: {error}") from None
+        raise ModelError(f"the chat template is none: {error}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

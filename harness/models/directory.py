@@ -15,7 +15,6 @@ import numpy as np
 
 from harness.records.errors import InfrastructureError, UsageError
 
-NEEDED = ("config.json", "tokenizer.json", "model.safetensors")
 Progress = Callable[[str], None]
 
 
@@ -50,13 +49,17 @@ def weights_sha256(path: Path) -> str:
 
 
 def write_weights(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """model.safetensors in bfloat16, half of float32 and what the checkpoint was published in."""
+    """model.safetensors in bfloat16, half of float32 and what the checkpoint was published in. OSError if it fails."""
     import ml_dtypes
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     halved = {name: np.ascontiguousarray(array.astype(ml_dtypes.bfloat16)) for name, array in tensors.items()}
     file = path / "model.safetensors"
-    save_file(halved, file, metadata={"format": "pt"})
+    try:
+        save_file(halved, file, metadata={"format": "pt"})
+    except SafetensorError as error:  # what the library makes of a full disk
+        raise OSError(str(error)) from None
     file.chmod(0o644)  # the writer makes it private; other users of a shared cache may load it
 
 

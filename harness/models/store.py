@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.engines.protocol import ModelDir
 from harness.engines.store import cache_root
 from harness.models.directory import Progress, check_directory, locked, read_config, weights_sha256
-from harness.records.errors import InfrastructureError, UsageError
+from harness.records.errors import UsageError
 from harness.records.manifest import ModelInfo
 
 NAMED = ("smollm2-135m", "tiny")
@@ -25,20 +25,27 @@ def get_model(name: str, *, progress: Progress | None = None) -> ModelDir:
     if given is not None:
         return given
     target = models_root() / _folder(name)
-    with locked(target):
-        if not target.is_dir():
-            if name == "tiny":
-                from harness.models.tiny import make_tiny
-
-                make_tiny(target)
-            elif name == "smollm2-135m":
-                from harness.models.smollm2 import make_smollm2
-
-                make_smollm2(target, say)
-            else:
-                _from_hub(name, target, say)
+    if not target.is_dir():  # asked without the lock, so that a cache that cannot be written still serves
+        with locked(target):
+            if not target.is_dir():
+                _make(name, target, say)
     check_directory(target)
     return ModelDir(name, target)
+
+
+def _make(name: str, target: Path, say: Progress) -> None:
+    if name == "tiny":
+        from harness.models.tiny import make_tiny
+
+        make_tiny(target)
+    elif name == "smollm2-135m":
+        from harness.models.smollm2 import make_smollm2
+
+        make_smollm2(target, say)
+    else:
+        from harness.models.hub import from_hub
+
+        from_hub(name, target, say)
 
 
 def find_model(name: str) -> ModelDir:
@@ -67,7 +74,7 @@ def describe_model(model: ModelDir) -> ModelInfo:
 def _directory(name: str) -> ModelDir | None:
     """A path names a directory; a bare word that is also a folder here does not, lest ./tiny hide the model."""
     path = Path(name).expanduser()
-    if name in NAMED or not (path.is_dir() or name.startswith((".", "/", "~"))):
+    if not name or name in NAMED or not (path.is_dir() or name.startswith((".", "/", "~"))):
         return None
     if not path.is_dir():
         raise UsageError(f"model directory {name} does not exist", mend="name another")
@@ -76,27 +83,8 @@ def _directory(name: str) -> ModelDir | None:
 
 
 def _folder(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name):
-        raise UsageError(f"{name!r} is no model name", mend=f"known are {', '.join(NAMED)}; else owner/name, or a path")
-    return name.replace("/", "--")
-
-
-def _from_hub(name: str, target: Path, say: Progress) -> None:
-    if "/" not in name:
+    if name not in NAMED and not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name):
         raise UsageError(
             f"model {name!r} is not known", mend=f"known are {', '.join(NAMED)}; else owner/name, or a path"
         )
-    from huggingface_hub import snapshot_download
-
-    from harness.models.directory import made_whole
-
-    say(f"getting {name} from the hub")
-    with made_whole(target, 0) as draft:
-        try:
-            snapshot_download(name, local_dir=draft, allow_patterns=["*.json", "*.safetensors", "*.jinja"])
-        except Exception as error:  # the hub's client raises many kinds, its transport more; all mean: not here
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise InfrastructureError(
-                f"{name} cannot be got from the hub: {why}", mend="check the name, the network and HF_TOKEN"
-            ) from None
-        check_directory(draft)
+    return name.replace("/", "--")
