@@ -6,13 +6,14 @@ the fall is growth. Figures from before a cell's first scrape are never part of 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from harness.records.signals.catalogue import Catalogue
-from harness.records.signals.witness import Reading, Witness, read
+from harness.records.signals.columns import Column, Columns, Shown, add_up
+from harness.records.signals.witness import Witness, product
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,32 +42,27 @@ class Delta:
 
 
 class SignalSeries:
-    """All signals of one target in a `server` table. Times are monotonic ns, those at which a scrape was received."""
+    """All signals of one target in a `server` table. Times are monotonic ns, those at which a scrape was received.
+
+    What a witness says is said for all scrapes at once, by the rules that `witness.read` has for a single one.
+    """
 
     def __init__(self, table: pa.Table, kind: str, *, version: str | None = None, target: str | None = None) -> None:
         """UsageError for a kind without a catalogue. `target` picks one of several servers; left out, all count."""
-        frame = table.select(["t_end", "target", "metric", "labels", "value"]).to_pandas()
-        if target is not None:
-            frame = frame[frame["target"] == target]
         self.catalogue = Catalogue.load(kind)
-        self._version = version
-        self._frame: pd.DataFrame = frame.astype({"metric": str, "labels": str})
-        self._labels = {text: json.loads(text or "{}") for text in self._frame["labels"].unique()}
-        self._continued: dict[str, tuple[pd.DataFrame, int]] = {}
+        self._witnesses = self.catalogue.signals(version)
+        self._columns = Columns(table, target)
+        self._frames: dict[str, pd.DataFrame] = {}
 
     @property
     def scrapes(self) -> list[int]:
-        return sorted(int(t) for t in self._frame["t_end"].unique())
+        return [int(t) for t in self._columns.times]
 
     def series(self, signal: str) -> pd.DataFrame:
         """Index: t_end. Columns: value, or for a pair total and count. Resets are taken out; empty if not exported."""
-        import pandas as pd
-
-        witness = self._witness(signal)
-        if witness is None:
-            return pd.DataFrame({"value": pd.Series(dtype=float)})
-        rows = [self._reading(witness, t, group) for t, group in self._groups(witness)]
-        return pd.DataFrame([row for row in rows if row is not None]).set_index("t_end")
+        if signal not in self._frames:
+            self._frames[signal] = self._frame(signal)
+        return self._frames[signal].copy()
 
     def delta(self, signal: str, begin: int | None = None, end: int | None = None) -> Delta | None:
         """Growth of a counter or pair from the last scrape at or before `begin` to the first at or after `end`.
@@ -86,58 +82,69 @@ class SignalSeries:
             return None
         frame = self.series(signal).reindex(times).ffill().fillna(0.0)
         grown = {str(name): float(frame[name].loc[last] - frame[name].loc[first]) for name in frame.columns}
-        resets = max(self._resets(name, witness, first, last) for name in witness.counters)
+        between = times.index(first), times.index(last)
+        resets = max(self._columns.resets(name, witness, *between) for name in witness.counters)
         pair = witness.signal.kind == "pair"
         total = grown["total" if pair else "value"]
         return Delta(total, grown["count"] if pair else None, resets, first, last)
 
     def _witness(self, signal: str) -> Witness | None:
         """The first witness whose series are in the table."""
-        names = set(self._frame["metric"].unique())
-        for witness in self.catalogue.signals(self._version).get(signal, ()):
-            needed = witness.counters or (witness.metric,)
-            if all(name in names for name in needed):
+        for witness in self._witnesses.get(signal, ()):
+            if all(name in self._columns.metrics for name in witness.counters or (witness.metric,)):
                 return witness
         return None
 
-    def _groups(self, witness: Witness) -> Any:
-        """The witness's rows scrape by scrape, cumulative ones without their resets."""
+    def _frame(self, signal: str) -> pd.DataFrame:
         import pandas as pd
 
-        names = witness.counters or tuple(name for name in (witness.metric, witness.share_of) if name)
-        parts = [self._without_resets(name)[0] if witness.counters else self._rows(name) for name in names]
-        return pd.concat(parts).groupby("t_end", sort=True)
-
-    def _rows(self, metric: str) -> pd.DataFrame:
-        return self._frame[self._frame["metric"] == metric]
-
-    def _without_resets(self, metric: str) -> tuple[pd.DataFrame, int]:
-        """Rows of one cumulative metric, each label set continued over its resets, and how often one fell."""
-        if metric not in self._continued:
-            wide = self._rows(metric).pivot_table(index="t_end", columns="labels", values="value", aggfunc="last")
-            wide = wide.ffill()
-            fallen = wide.diff() < 0
-            lost = wide.shift().where(fallen, 0.0).fillna(0.0).cumsum()
-            long = (wide + lost).reset_index().melt(id_vars="t_end", var_name="labels", value_name="value")
-            self._continued[metric] = (long.assign(metric=metric), int(fallen.sum().max()))
-        return self._continued[metric]
-
-    def _resets(self, metric: str, witness: Witness, first: int, last: int) -> int:
-        rows = self._rows(metric)
-        picked = rows["labels"].map(lambda text: witness.matches(self._labels[text]))
-        wide = rows[picked & rows["t_end"].between(first, last)].pivot_table(
-            index="t_end", columns="labels", values="value", aggfunc="last"
-        )
-        return int((wide.diff() < 0).sum().max()) if len(wide) else 0
-
-    def _reading(self, witness: Witness, t: int, group: pd.DataFrame) -> dict[str, float] | None:
-        index: dict[str, list[tuple[Mapping[str, str], float]]] = {}
-        for metric, labels, value in zip(group["metric"], group["labels"], group["value"], strict=True):
-            if value == value:  # NaN: the exporter has no value yet
-                index.setdefault(metric, []).append((self._labels[labels], float(value)))
-        reading: Reading | None = read(witness, index)
-        if reading is None:
-            return None
+        witness = self._witness(signal)
+        if witness is None:
+            return pd.DataFrame({"value": pd.Series(dtype=float)})
         if witness.signal.kind == "pair":
-            return {"t_end": t, "total": float(reading.total or 0.0), "count": float(reading.count or 0.0)}
-        return None if reading.value is None else {"t_end": t, "value": reading.value}
+            shown = self._pair(witness)
+        elif witness.signal.kind == "info" or witness.label:
+            shown = {"value": self._info(witness)}
+        else:
+            shown = {"value": self._value(witness)}
+        there = np.logical_and.reduce([one.there for one in shown.values()])
+        index = pd.Index(self._columns.times[there], name="t_end")
+        return pd.DataFrame({name: one.value[there] for name, one in shown.items()}, index=index)
+
+    def _pair(self, witness: Witness) -> dict[str, Shown]:
+        sums = [self._put_together(name, witness) for name in witness.counters[:-1]]
+        there = np.logical_and.reduce([one.there for one in sums])
+        total = np.add.reduce([one.value for one in sums]) * witness.scale
+        if witness.count:  # a counter of its own, with labels of its own
+            count = add_up(self._columns.continued(witness.count_name), "sum", len(there))
+        else:
+            count = self._put_together(witness.count_name, witness)
+        return {"total": Shown(total, there), "count": count}
+
+    def _value(self, witness: Witness) -> Shown:
+        shown = self._put_together(witness.metric, witness)
+        if not witness.share_of:
+            return Shown(shown.value * witness.scale, shown.there)
+        whole = self._put_together(witness.share_of, witness)
+        there = shown.there & whole.there & (whole.value != 0)
+        value = np.divide(shown.value, whole.value, out=np.zeros(len(there)), where=there)
+        return Shown(value * witness.scale, there)
+
+    def _info(self, witness: Witness) -> Shown:
+        """An info series has its number in a label; where one of them cannot be read, the scrape says nothing."""
+        column = self._columns.picked(self._columns.column(witness.metric), witness)
+        column = column.where(column.value != 0)
+        size = len(self._columns.times)
+        if not witness.label:
+            shown = add_up(column, "first", size)
+            return Shown(np.ones(size), shown.there)
+        number = self._columns.by_labels(column, lambda labels: product(witness, labels))
+        read = ~np.isnan(number)
+        shown = add_up(Column(column.scrape[read], column.labels[read], number[read]), witness.aggregate, size)
+        unread = np.bincount(column.scrape[~read], minlength=size) > 0
+        return Shown(shown.value * witness.scale, shown.there & ~unread)
+
+    def _put_together(self, metric: str, witness: Witness) -> Shown:
+        columns = self._columns
+        column = columns.continued(metric) if witness.counters else columns.column(metric)
+        return add_up(columns.picked(column, witness), witness.aggregate, len(columns.times))

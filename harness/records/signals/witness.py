@@ -184,14 +184,15 @@ def _info(witness: Witness, rows: Index) -> Reading | None:
         return None
     if not witness.label:
         return Reading(witness.signal, 1.0, labels=found[0], witness=witness)
-    numbers = [_product(witness, labels) for labels in found]
+    numbers = [product(witness, labels) for labels in found]
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
         return None
     return Reading(witness.signal, _together(known, witness.aggregate) * witness.scale, witness=witness)
 
 
-def _product(witness: Witness, labels: Mapping[str, str]) -> float | None:
+def product(witness: Witness, labels: Mapping[str, str]) -> float | None:
+    """The number that a label of an info series holds; None if it holds none."""
     try:
         factor = float(labels[witness.times]) if witness.times else 1.0
         return (float(labels[witness.label]) - witness.minus) * factor
