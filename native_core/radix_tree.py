@@ -28,37 +28,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from native_core.eviction import eviction_policy
 from native_core.radix_key import TOKEN_BYTES, Namespace, common_bytes
-
-Slots = NDArray[np.int64]
-Edge = bytes | tuple[Namespace, bytes]  # first page of an edge; below the root together with the namespace
-_NO_SLOTS: Slots = np.empty(0, np.int64)
-
-
-class Node:
-    """One edge of the tree and what hangs below it. Owned by the tree; callers hold it only as a handle to lock."""
-
-    # fmt: off
-    __slots__ = ("children", "created", "edge", "hits", "key", "last_used", "locks", "parent", "priority", "queued",
-                 "serial", "slots")
-    # fmt: on
-
-    def __init__(self, key: bytes, slots: Slots, parent: Node | None, edge: Edge, serial: int, tick: int) -> None:
-        self.key = key  # tokens of this edge, never empty but at the root
-        self.slots = slots  # one a token; empty in a tree that does not track slots
-        self.parent = parent  # None at the root and once evicted
-        self.edge = edge  # under which the parent finds it
-        self.children: dict[Edge, Node] = {}
-        self.locks = 0  # holders at or below
-        self.serial = serial
-        self.last_used = tick
-        self.created = tick
-        self.hits = 0
-        self.priority = 0
-        self.queued = False  # has an entry in the heap, perhaps with an outdated rank
+from native_core.radix_node import NO_SLOTS, Edge, Node, Slots
 
 
 class Match(NamedTuple):
@@ -97,17 +70,20 @@ class RadixTree:
         self.page_size = page_size
         self.policy = eviction_policy(policy)
         self.track_slots = track_slots
+        self.protected = 0
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything (S22 allows it only to an idle engine). Handles given out before are void."""
+        """Forget everything, nodes given out before included: ValueError while one is locked (S22: only when idle)."""
+        if self.protected:
+            raise ValueError(f"{self.protected} tokens are locked: unlock them before the tree is reset")
         self._page = self.page_size * TOKEN_BYTES
         self._clock = 0
         self._serial = 0
         self._heap: list[tuple[Any, int, Node]] = []
         self.evictable = 0
         self.protected = 0
-        self.root = Node(b"", _NO_SLOTS, None, b"", 0, 0)
+        self.root = Node(b"", NO_SLOTS, None, b"", 0, 0)
 
     # -- look-up
 
@@ -127,7 +103,7 @@ class RadixTree:
             node = node.parent
         if len(parts) == 1:
             return parts[0].copy()  # the tree's own array stays inside
-        return np.concatenate(parts[::-1]) if parts else _NO_SLOTS
+        return np.concatenate(parts[::-1]) if parts else NO_SLOTS
 
     def token_usage(self, total: int, available: int) -> float:
         """SGLang's `token_usage`: the share of `total` slots that is neither free nor evictable (T9)."""
@@ -158,10 +134,10 @@ class RadixTree:
         self._credit(node, matched, counted * TOKEN_BYTES, priority)
         already = matched // TOKEN_BYTES
         if matched < end:
-            new = _NO_SLOTS if slots is None else slots[already : end // TOKEN_BYTES].copy()
+            new = NO_SLOTS if slots is None else slots[already : end // TOKEN_BYTES].copy()
             node = self._add_leaf(node, key[matched:end], new, namespace, priority)
             node.hits += end > counted * TOKEN_BYTES
-        duplicates = _NO_SLOTS if slots is None or owned >= already else slots[owned:already].copy()
+        duplicates = NO_SLOTS if slots is None or owned >= already else slots[owned:already].copy()
         return Inserted(node, already, duplicates)
 
     def publish(
@@ -188,7 +164,9 @@ class RadixTree:
         return done
 
     def lock(self, node: Node) -> None:
-        """Hold the path to `node`: none of it is evicted until as many `unlock` calls (T5)."""
+        """Hold the path to `node`: nothing evicts it until as many `unlock` calls (T5). ValueError if it is gone."""
+        if node.parent is None and node is not self.root:
+            raise ValueError("the node was evicted since it was matched: lock it before anything else is evicted")
         while node.parent is not None:
             if not node.locks:
                 size = len(node.key) // TOKEN_BYTES
@@ -353,7 +331,7 @@ class RadixTree:
                 assert not self.policy.rising or entries[node.serial] <= self.policy.rank(node), "a rank fell"
         assert sizes[False] == self.evictable, f"evictable is {self.evictable}, the tree has {sizes[False]}"
         assert sizes[True] == self.protected, f"protected is {self.protected}, the tree has {sizes[True]}"
-        joined = np.concatenate(slots) if slots else _NO_SLOTS
+        joined = np.concatenate(slots) if slots else NO_SLOTS
         assert len(np.unique(joined)) == len(joined), "a slot is in the tree twice"
 
     def _check_node(self, node: Node) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from native_core.radix_key import Namespace, encode, namespace
-from native_core.radix_tree import Node, RadixTree, Slots
+from native_core.radix_node import Node, Slots
+from native_core.radix_tree import RadixTree
 
 TOKENS = {"0": 5, "1": 261, "2": 65541, "3": 16777221}  # as in tests/engines/sglang_tree_driver.py
 

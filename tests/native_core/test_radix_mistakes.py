@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from native_core.radix_key import TOKEN_BYTES, Namespace
-from native_core.radix_tree import Inserted, Node, RadixTree, Slots
+from native_core.radix_node import Node, Slots
+from native_core.radix_tree import Inserted, RadixTree
 from tests.native_core import test_radix_tree as rules
 from tests.native_core.test_radix_golden import disagreements
 

@@ -6,13 +6,14 @@ The model knows nothing of edges, splits, ages or heaps, so what agrees with it 
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from native_core.eviction import POLICIES
 from native_core.radix_key import encode, namespace
-from native_core.radix_tree import Node, RadixTree, Slots
+from native_core.radix_node import Node, Slots
+from native_core.radix_tree import RadixTree
 
 POOL = 120
 Prefix = tuple[str | None, tuple[int, ...]]
@@ -95,3 +96,29 @@ class TreeAndTable(RuleBasedStateMachine):
 
 TreeAndTable.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 test_a_tree_is_a_table_of_prefixes = TreeAndTable.TestCase
+
+
+def agree(one: list[int], other: list[int]) -> int:
+    """How many leading tokens two prompts share."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=20), min_size=1, max_size=30))
+@settings(deadline=None)
+def test_depth_first_order_needs_no_more_cache_than_the_longest_prompt(prompts: list[list[int]]) -> None:
+    """Every edge is then computed once: the hit rate is 1 - sum of edges / sum of prompts (SGLang's paper, theorem).
+
+    The edges are counted here from the sorted prompts alone: each adds what it does not share with the one before.
+    """
+    prompts.sort()
+    edges = sum(len(now) - agree(before, now) for before, now in zip([[], *prompts], prompts, strict=False))
+    tree, capacity, hits = RadixTree(track_slots=False), max(map(len, prompts)), 0
+    for prompt in prompts:
+        found = tree.match(encode(prompt))
+        tree.lock(found.node)
+        tree.evict(len(prompt) - found.tokens - (capacity - tree.evictable - tree.protected))
+        assert tree.insert(encode(prompt), None).already == found.tokens
+        tree.unlock(found.node)
+        assert tree.evictable <= capacity
+        hits += found.tokens
+    assert hits == sum(map(len, prompts)) - edges

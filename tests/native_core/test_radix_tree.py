@@ -253,6 +253,39 @@ def test_S22_a_reset_forgets_everything() -> None:
     tree.check()
 
 
+def test_S22_a_reset_is_refused_while_something_is_locked() -> None:
+    tree = RadixTree()
+    node = insert(tree, [1, 2, 3], 0).node
+    tree.lock(node)
+    with pytest.raises(ValueError, match="3 tokens are locked"):
+        tree.reset()
+    tree.check([node])
+
+
+def test_a_node_that_was_evicted_cannot_be_locked() -> None:
+    tree = RadixTree()
+    node = insert(tree, [1, 2, 3], 0).node
+    tree.evict(1)
+    with pytest.raises(ValueError, match="was evicted"):
+        tree.lock(node)
+    tree.lock(tree.root)  # what a match of nothing gives
+    tree.unlock(tree.root)
+    tree.check()
+
+
+def test_use_alone_makes_the_heap_no_longer() -> None:
+    """Each candidate has one entry, however often it is used: a server that never evicts must not grow."""
+    tree = RadixTree()
+    for first in range(20):
+        insert(tree, [first, 1, 2], 10 * first)
+    for turn in range(2000):
+        node = tree.match(encode([turn % 20, 1, 2])).node
+        tree.lock(node)
+        tree.unlock(node)
+    assert len(tree._heap) == 20
+    tree.check()
+
+
 def test_a_tree_of_lengths_only_counts_alike() -> None:
     lengths, slots = RadixTree(track_slots=False), RadixTree()
     for ids in ([1, 2, 3], [1, 2, 4, 5], [6]):
