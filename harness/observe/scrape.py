@@ -5,11 +5,13 @@ Parsing a page takes longer than fetching it, and a parser that runs beside a cl
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -52,9 +54,12 @@ class Scraper:
         self.reasons: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()  # what was wrong with pages that could be read in part; set by `table`
         self.no_page = ""  # why there is nothing to scrape; empty while there may be
-        self._client = httpx.Client(headers=dict(headers), timeout=TIMEOUT_S, trust_env=False)
+        self._client = httpx.AsyncClient(headers=dict(headers), timeout=TIMEOUT_S, trust_env=False)
         self._scrapes: list[Scrape] = []
-        self._lock = threading.Lock()  # one request at a time, so that scrapes are in order
+        # One request at a time, so that scrapes are in order, on an event loop of its own, for the sake of its timeout:
+        # that of a blocking client is for one read, and a server that drips, in its headers even, would hold it.
+        self._runner = asyncio.Runner()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="scrape")
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -69,38 +74,18 @@ class Scraper:
             self._thread.start()
 
     def stop(self) -> None:
+        """Ends the scraping; what was scraped stays. A second call does nothing."""
+        if self._stop.is_set():
+            return
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        self._client.close()
+        self._worker.submit(self._close).result()
+        self._worker.shutdown()
 
     def snapshot(self) -> bool:
         """Scrape now; whether it succeeded."""
-        with self._lock:
-            t_start = time.monotonic_ns()
-            try:
-                status, body = self._fetch(t_start)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
-                self.reasons[type(error).__name__] += 1
-                return False
-            t_end = time.monotonic_ns()
-            if status in NO_PAGE and not self._scrapes:
-                self.no_page = f"no {urlsplit(self.url).path}: HTTP {status}"
-                return False
-            if status != 200:
-                self.reasons[f"HTTP {status}"] += 1
-                return False
-            if body is None:
-                self.reasons[f"over {TIMEOUT_S:g} s or {MAX_BYTES >> 20} MiB"] += 1
-                return False
-            if not is_exposition(body):  # a proxy's or a front end's page, which looks like an answer
-                self.reasons["no exposition text"] += 1
-                if not self._scrapes:
-                    self.no_page = f"no {urlsplit(self.url).path}: what it answers is no exposition text"
-                return False
-            self.no_page = ""
-            self._scrapes.append(Scrape(t_start, t_end, zlib.compress(body, 1)))
-            return True
+        return self._worker.submit(self._snapshot).result()
 
     def settle(self, limit_s: float) -> bool:
         """Scrape until two pages in a row agree on all that only work moves; whether they did within `limit_s`.
@@ -147,16 +132,49 @@ class Scraper:
             self.faults[str(faults)] += 1
         return [row for row in rows if not row[0].endswith("_created")]
 
-    def _fetch(self, t_start: int) -> tuple[int, bytes | None]:
-        """(status, body); no body if it does not end: httpx's timeout is for one read, not for a server that drips."""
+    def _snapshot(self) -> bool:
+        t_start = time.monotonic_ns()
+        try:
+            status, body = self._runner.run(self._fetch())
+        except TimeoutError:
+            return self._failed(f"over {TIMEOUT_S:g} s")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return self._failed(type(error).__name__)
+        t_end = time.monotonic_ns()
+        path = urlsplit(self.url).path
+        if status in NO_PAGE and not self._scrapes:
+            self.no_page = f"no {path}: HTTP {status}"
+            return False
+        if status != 200:
+            return self._failed(f"HTTP {status}")
+        if body is None:
+            return self._failed(f"over {MAX_BYTES >> 20} MiB")
+        if not is_exposition(body):  # a proxy's or a front end's page, which looks like an answer
+            if not self._scrapes:
+                self.no_page = f"no {path}: what it answers is no exposition text"
+            return self._failed("no exposition text")
+        self.no_page = ""
+        self._scrapes.append(Scrape(t_start, t_end, zlib.compress(body, 1)))
+        return True
+
+    def _failed(self, reason: str) -> bool:
+        self.reasons[reason] += 1
+        return False
+
+    async def _fetch(self) -> tuple[int, bytes | None]:
+        """(status, body); no body if it is too large. TimeoutError if it does not end in time."""
         pieces, size = [], 0
-        with self._client.stream("GET", self.url) as response:
-            for piece in response.iter_bytes():
+        async with asyncio.timeout(TIMEOUT_S), self._client.stream("GET", self.url) as response:
+            async for piece in response.aiter_bytes():
                 pieces.append(piece)
                 size += len(piece)
-                if size > MAX_BYTES or time.monotonic_ns() - t_start > TIMEOUT_S * 1e9:
+                if size > MAX_BYTES:
                     return response.status_code, None
             return response.status_code, b"".join(pieces)
+
+    def _close(self) -> None:
+        self._runner.run(self._client.aclose())
+        self._runner.close()
 
     def _loop(self) -> None:
         """On an absolute schedule; a scrape that takes longer than the interval skips the instants it covered."""

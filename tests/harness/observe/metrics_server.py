@@ -20,6 +20,7 @@ class MetricsServer:
     gzipped: bool = False
     cut_at: int | None = None  # bytes sent of those announced
     drip_s: float = 0.0  # pause after each byte
+    drip_headers: bool = False  # begin to drip with a header without end
     url: str = ""
     requests: int = 0
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -36,9 +37,13 @@ def serving(state: MetricsServer) -> Iterator[MetricsServer]:
             body = gzip.compress(body) if state.gzipped else body
             self.send_response(status)
             self.send_header("content-length", str(len(body)))
-            if state.gzipped:
+            if state.drip_headers:
+                self.flush_headers()
+                body = b"x-slow: " + b"a" * 10_000
+            elif state.gzipped:
                 self.send_header("content-encoding", "gzip")
-            self.end_headers()
+            if not state.drip_headers:
+                self.end_headers()
             if not state.drip_s:
                 self.wfile.write(body[: state.cut_at])
                 return
