@@ -52,12 +52,12 @@ def _workload(path: Path, profile: str, kv_tokens: int | None, block_size: int, 
     find_profile(profile)
     workload = read_workload(path)
     info = EngineInfo(
-        kind="native",
+        kind="vllm",  # native follows the same profiles
         name=profile,
+        version=profile.removeprefix("vllm-"),
         block_size=block_size,
         kv_tokens=_everything(workload, block_size) if kv_tokens is None else kv_tokens,
         prefix_caching=True,
-        resolved={"profile": profile},
     )
     prediction = expect(workload, info)
     if prediction.refused:
@@ -82,11 +82,11 @@ def _lines(workload: Workload, prediction: Prediction, *, unlimited: bool) -> li
     assert total is not None  # not refused
     cache = "a cache without limit" if unlimited else f"{prediction.kv_tokens:,} KV tokens"
     kind = "exact" if prediction.exact else f"over {prediction.schedules} schedules"
+    engine = f"{prediction.profile}, block {prediction.block_size}, {cache}, empty at the start"
+    share = f"{total.prompt_tokens:,} prompt tokens ({_percent(total.cached, total.prompt_tokens)})"
     lines = [
-        f"{workload.name}: {len(workload.requests)} requests on {prediction.profile}, "
-        f"block {prediction.block_size}, {cache}, empty at the start",
-        f"cached  {_tokens(total.cached)} of {total.prompt_tokens:,} prompt tokens "
-        f"({_percent(total.cached, total.prompt_tokens)}), {kind} [{prediction.grade}]",
+        f"{workload.name}: {len(workload.requests)} requests on {engine}",
+        f"cached  {_tokens(total.cached)} of {share}, {kind} [{prediction.grade}]",
         f"        {prediction.why}",
     ]
     if not prediction.exact:
@@ -101,18 +101,25 @@ def _lines(workload: Workload, prediction: Prediction, *, unlimited: bool) -> li
         f"  {loss.cause:16} {_tokens(loss.tokens):>14}  {_points(loss.tokens, total.prompt_tokens)}"
         for loss in prediction.losses
     ]
-    return lines + _pool_lines(prediction) + _queue_lines(prediction)
+    return lines + _pool_lines(prediction, unlimited=unlimited) + _queue_lines(prediction)
 
 
-def _pool_lines(prediction: Prediction) -> list[str]:
+def _pool_lines(prediction: Prediction, *, unlimited: bool) -> list[str]:
     assert prediction.preemptions is not None  # not refused
     assert prediction.peak_usage is not None
     assert prediction.mean_usage is not None
+    assert prediction.kv_tokens is not None  # given, or made to hold everything
     peak, mean = prediction.peak_usage, prediction.mean_usage
+    if unlimited:  # a share of no limit says nothing
+        size = prediction.kv_tokens
+        tokens = [Range(round(found.low * size), round(found.high * size)) for found in (peak, mean)]
+        words = f"peak {_tokens(tokens[0])} tokens, mean over time {_tokens(tokens[1])}"
+    else:
+        words = f"peak {_share(peak)}, mean over time {_share(mean)}"
     return [
         "",
         f"preemptions {_tokens(prediction.preemptions)} [{prediction.grade}]",
-        f"KV in use   peak {_share(peak)}, mean over time {_share(mean)} [{prediction.grade}, given the step model]",
+        f"KV in use   {words} [{prediction.grade}, given the step model]",
     ]
 
 
@@ -120,7 +127,8 @@ def _queue_lines(prediction: Prediction) -> list[str]:
     model = prediction.step_time
     words = (
         f"step model: {model['fixed'] * 1e3:g} ms + {model['per_sequence'] * 1e3:g} ms a sequence + "
-        f"{model['per_prefill_token'] * 1e6:g} µs a prefill token + {model['per_context_token'] * 1e6:g} µs a token read"
+        f"{model['per_prefill_token'] * 1e6:g} µs a prefill token + "
+        f"{model['per_context_token'] * 1e6:g} µs a token read"
     )
     lines = []
     if prediction.queue is None:
@@ -128,8 +136,9 @@ def _queue_lines(prediction: Prediction) -> list[str]:
     else:
         queue = prediction.queue
         lines.append(
-            f"queue       waiting at least {queue.mean_wait_s:.3f} s in the mean, {queue.max_wait_s:.3f} s at most; TTFT "
-            f"{queue.mean_ttft_s:.3f} and {queue.max_ttft_s:.3f} s [{prediction.queue_grade}, given the step model]"
+            f"queue       waits are at least {queue.mean_wait_s:.3f} s in the mean and {queue.max_wait_s:.3f} s in the "
+            f"worst case; TTFT {queue.mean_ttft_s:.3f} and {queue.max_ttft_s:.3f} s "
+            f"[{prediction.queue_grade}, given the step model]"
         )
     lines.append(words)
     if prediction.assumed:

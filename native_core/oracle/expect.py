@@ -120,7 +120,7 @@ def predict(workload: WorkloadLike, info: InfoLike, mode: Mode, step_time: StepT
         schedules=len(runs),
         total=_class("all", workload, runs, None),
         classes=[_class(name, workload, runs, name) for name in dict.fromkeys(_names(workload))],
-        at_most=0 if off else sum(limits.high),
+        at_most=0 if off else limits.at_most,
         at_least=sum(limits.low) if fits and not settings.unlimited and not off else 0,
         ceiling=ceiling,
         losses=losses,

@@ -27,28 +27,44 @@ class QueueBounds:
     max_ttft_s: float
     mean_wait_s: float  # arrival to admission
     max_wait_s: float
-    utilisation: float  # work of all prompts / time from the first to the last arrival; above 1 the queue grows
+    # Work of all prompts / time from the first to the last arrival: above 1 the queue grows. None: all came at once.
+    utilisation: float | None
 
 
-def lindley(arrivals: Sequence[float], uncached: Sequence[int], step: StepTime, budget: int) -> QueueBounds:
-    """`arrivals` in seconds, ascending; `uncached` prompt tokens of each, at the most that could be cached."""
+@dataclass(frozen=True)
+class LeastTimes:
+    """Of one request, in seconds."""
+
+    wait_s: float
+    ttft_s: float
+
+
+def least_times(
+    arrivals: Sequence[float], uncached: Sequence[int], step: StepTime, budget: int
+) -> tuple[list[LeastTimes], float]:
+    """For requests in order of arrival: `uncached` prompt tokens of each at the most that could be cached, above 0.
+    With them the work of all in seconds."""
     share = step.fixed / budget
     in_a_step = (budget - 1) * (step.per_prefill_token + share)
     done = work = 0.0
-    ttft: list[float] = []
-    waits: list[float] = []
+    times: list[LeastTimes] = []
     for arrival, tokens in zip(arrivals, uncached, strict=True):
-        waits.append(max(0.0, done - arrival - in_a_step))
         service = (tokens - 1) * step.per_prefill_token + tokens * share
-        work += service
+        wait = max(0.0, done - arrival - in_a_step)
         done = max(done, arrival) + service
-        ttft.append(done - arrival)
+        work += service
+        times.append(LeastTimes(wait, done - arrival))
+    return times, work
+
+
+def lindley(arrivals: Sequence[float], uncached: Sequence[int], step: StepTime, budget: int) -> QueueBounds:
+    """The least times of a whole load; `arrivals` in seconds, ascending."""
+    times, work = least_times(arrivals, uncached, step, budget)
     span = arrivals[-1] - arrivals[0]
-    count = len(ttft)
     return QueueBounds(
-        mean_ttft_s=sum(ttft) / count,
-        max_ttft_s=max(ttft),
-        mean_wait_s=sum(waits) / count,
-        max_wait_s=max(waits),
-        utilisation=work / span if span else float("inf"),
+        mean_ttft_s=sum(time.ttft_s for time in times) / len(times),
+        max_ttft_s=max(time.ttft_s for time in times),
+        mean_wait_s=sum(time.wait_s for time in times) / len(times),
+        max_wait_s=max(time.wait_s for time in times),
+        utilisation=work / span if span else None,
     )

@@ -33,6 +33,7 @@ class Bounds:
     low: list[int]
     high: list[int]
     footprint: int
+    at_most: int  # tokens of all requests together: somebody has to compute what nobody has computed before
     in_turn: bool  # the workload leaves no choice of order: each request is sent when all before it have ended
 
 
@@ -70,7 +71,9 @@ def bounds(contents: Contents, before: Sequence[int] | None, block: int) -> Boun
             possible += 1
         low.append(certain * block)
         high.append(possible * block)
-    return Bounds(low, high, _footprint(contents, low, block), _in_turn(before))
+    return Bounds(
+        low, high, _footprint(contents, low, block), _at_most(contents, chains, high, block), _in_turn(before)
+    )
 
 
 def _unordered(contents: Contents, chains: Sequence[Sequence[int]], block: int) -> Bounds:
@@ -84,12 +87,23 @@ def _unordered(contents: Contents, chains: Sequence[Sequence[int]], block: int) 
             possible += 1
         high.append(possible * block)
     low = [0] * len(chains)
-    return Bounds(low, high, _footprint(contents, low, block), False)
+    return Bounds(low, high, _footprint(contents, low, block), _at_most(contents, chains, high, block), False)
 
 
 def _footprint(contents: Contents, low: Sequence[int], block: int) -> int:
     sizes = (len(prompt) + len(answer) for prompt, answer in zip(contents.prompts, contents.answers, strict=True))
     return sum(-(-size // block) - certain // block for size, certain in zip(sizes, low, strict=True))
+
+
+def _at_most(contents: Contents, chains: Sequence[Sequence[int]], high: Sequence[int], block: int) -> int:
+    """Tokens. Of the requests that look a block up, one must miss it, unless others leave it that do not look it up."""
+    offered = Counter(node for chain in chains for node in chain)
+    asked: Counter[int] = Counter()
+    possible: Counter[int] = Counter()
+    for prompt, chain, most in zip(contents.prompts, chains, high, strict=True):
+        asked.update(chain[: (len(prompt) - 1) // block])
+        possible.update(chain[: most // block])
+    return block * sum(min(hits, asked[node] - (offered[node] == asked[node])) for node, hits in possible.items())
 
 
 def _chains(contents: Contents, block: int) -> list[list[int]]:

@@ -44,6 +44,7 @@ class Outcome:
     peak_usage: float  # share of the pool that requests own: the greatest of all steps
     mean_usage: float  # the same, weighted by the steps' seconds
     queue_s: list[float]  # arrival to first admission, per request
+    ttft_s: list[float]  # arrival to first token
     seconds: float
 
 
@@ -112,6 +113,7 @@ def simulate(workload: WorkloadLike, config: EngineConfig, schedule: Schedule | 
         peak_usage=usage.peak,
         mean_usage=usage.mean,
         queue_s=[request.queue_seconds or 0.0 for request in rows],
+        ttft_s=[(request.t_first_token or 0.0) - (request.arrival or 0.0) for request in rows],
         seconds=executor.now(),
     )
 

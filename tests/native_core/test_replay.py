@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -227,3 +228,26 @@ def test_waste_while_decoding_is_the_sum_over_steps(requests: list[tuple[int, in
 
 def test_rates_of_an_empty_trace_are_nothing() -> None:
     assert rounded(replay(list[TraceRequest](), trace_block=512)) == ("0.00000", "0.00000", "0.00000")
+
+
+def prefix_tree(prompts: list[list[int]]) -> tuple[list[Prompt], int]:
+    """Prompts with an id for each prefix, and the sum of the lengths of all edges of their radix tree."""
+    names: dict[tuple[int, ...], int] = {}
+    named = [
+        Prompt(len(p), [names.setdefault(tuple(p[: end + 1]), len(names)) for end in range(len(p))]) for p in prompts
+    ]
+    return named, len(names)
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1, max_size=10), st.randoms())
+def test_depth_first_order_is_optimal_with_a_cache_of_one_request(prompts: list[list[int]], order: Random) -> None:
+    """1 - Σ edges / Σ prompts, which an infinite cache reaches in any order and no order exceeds (theorem 3.1 of
+    SGLang's paper, NeurIPS 2024)."""
+    longest = max(map(len, prompts))
+    in_order, edges = prefix_tree(sorted(prompts))
+    shuffled = in_order[:]
+    order.shuffle(shuffled)
+    total = sum(map(len, prompts))
+    assert replay(in_order, trace_block=1, kv_tokens=longest).hit_tokens == total - edges
+    assert replay(shuffled, trace_block=1).hit_tokens == total - edges
+    assert replay(shuffled, trace_block=1, kv_tokens=longest).hit_tokens <= total - edges
