@@ -15,6 +15,7 @@ from harness.client.tokens import ANSWER, ImpossibleCount, count, merge_usage
 from harness.engines.protocol import Delta, Engine, Usage
 
 Status = Literal["ok", "error", "timeout", "cancelled", "refused"]
+SECRET_START = 6  # characters of a key that are its own; vendors' prefixes are shorter
 EXCERPT = 300  # bytes of an error body that are kept
 _STORED = (*ANSWER, "role", "usage")
 _OVERLOADED = (429, 503)
@@ -81,10 +82,17 @@ def decode_outcome(
     outcome = _judge(record, engine, count_text)
     if outcome.error is not None:
         for secret in secrets:
-            if secret:
-                outcome.error = outcome.error.replace(secret, "***")
+            outcome.error = _without(secret, outcome.error)
         outcome.error = " ".join(outcome.error.split())
     return outcome
+
+
+def _without(secret: str, text: str) -> str:
+    """The text without the secret, nor the beginning of one that an excerpt was cut in."""
+    for size in range(len(secret), min(SECRET_START, len(secret)) - 1, -1):
+        if size:
+            text = text.replace(secret[:size], "***")
+    return text
 
 
 def _judge(record: RawRecord, engine: Engine, count_text: Callable[[str], int] | None) -> Outcome:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.client.outcome import Outcome, decode_outcome
+from harness.client.outcome import EXCERPT, Outcome, decode_outcome
 from harness.client.record import RawRecord
 from harness.engines.openai import OpenAIEngine
 from harness.engines.protocol import Delta
@@ -139,3 +139,13 @@ def test_an_adapter_that_fails_costs_one_row() -> None:
 
     outcome = decode_outcome(_record(_text("a", "stop")), Broken())
     assert (outcome.status, outcome.error) == ("error", "the openai adapter could not read an event: RuntimeError")
+
+
+@pytest.mark.parametrize("before", [0, EXCERPT - 40, *range(EXCERPT - 24, EXCERPT - 5), EXCERPT])
+def test_a_key_that_a_server_quotes_is_struck_out_even_where_the_excerpt_cuts_it(before: int) -> None:
+    key = "sk-4711-0815-very-secret"
+    record = _record({"error": {"message": "x" * before + key}}, done=False)
+    error = decode_outcome(record, OpenAIEngine(), secrets=("", key)).error
+    assert error is not None
+    assert key[:6] not in error
+    assert error.startswith("x" * min(before, EXCERPT))
