@@ -95,8 +95,12 @@ def test_a_first_scrape_shows_of_counters_what_reading_it_alone_shows() -> None:
 
 def test_a_fall_over_a_scrape_that_lacks_the_series_is_a_restart() -> None:
     """Growth took it for one, and the count of restarts did not."""
-    name = "vllm:generation_tokens_total"
-    pages = [(S, [Line(name, 100)]), (2 * S, [Line("vllm:num_requests_running", 1)]), (3 * S, [Line(name, 4)])]
+    name, gone, stays = "vllm:generation_tokens_total", {"engine": "0"}, {"engine": "1"}
+    pages = [
+        (S, [Line(name, 100, gone), Line(name, 5, stays)]),
+        (2 * S, [Line(name, 5, stays)]),
+        (3 * S, [Line(name, 4, gone), Line(name, 5, stays)]),
+    ]
     delta = SignalSeries(server_table(pages), "vllm").delta("output_tokens")
     assert delta is not None
     assert (delta.total, delta.resets) == (4, 1)
