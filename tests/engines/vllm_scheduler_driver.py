@@ -7,6 +7,7 @@ request's group and position, so that requests of one group go on sharing blocks
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -149,7 +150,7 @@ class Run:
             if stats:
                 new = (stats.queries, stats.hits, stats.preempted_queries, stats.preempted_hits)
                 self.counted = [old + more for old, more in zip(self.counted, new, strict=True)]
-        self.log.append(["update", self.state()])
+        self.log.append(["update", {**self.state(), "counted": list(self.counted)}])
 
     def tick(self, now: int) -> None:
         from vllm.v1.request import RequestStatus
@@ -176,6 +177,14 @@ class Run:
             if now > 5000:
                 raise SystemExit(f"case {self.case['seed']} does not end")
         return {"seed": self.case["seed"], "log": self.log, "counted": self.counted, "seconds": self.seconds}
+
+
+def package_sha256(folder: Path) -> str:
+    """Of the engine's scheduling and cache code: file names and contents, in the order of the names."""
+    digest = hashlib.sha256()
+    for path in sorted((folder / "v1" / "core").rglob("*.py")):
+        digest.update(f"{path.relative_to(folder).as_posix()}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def main() -> None:
@@ -205,7 +214,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(shape))
         logs = [Run(case, make_scheduler(case, folder), hasher).all() for case in cases]
-    json.dump({"version": vllm.__version__, "logs": logs}, sys.stdout)
+    package = package_sha256(Path(vllm.__file__).parent)
+    json.dump({"version": vllm.__version__, "package_sha256": package, "logs": logs}, sys.stdout)
 
 
 if __name__ == "__main__":
