@@ -9,7 +9,7 @@ import pytest
 from harness.models.store import get_model
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """SERVESCOPE_CACHE with the model `tiny` in it, for this process and those it starts."""
     with pytest.MonkeyPatch.context() as patch:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,7 @@ def test_a_key_is_seen_by_the_server_alone(tmp_path: Path) -> None:
         with running(tmp_path / "said", "run", file, "--out", tmp_path / "out", TEST_KEY=KEY) as command:
             while command.process.poll() is None:
                 seen |= {" ".join(line) for line in _command_lines(command.process.pid)}
+                time.sleep(0.1)
             ended = command.end()
         assert server.keys == {f"Bearer {KEY}"}
         assert len(server.prompts) == 9
