@@ -33,10 +33,10 @@ def test_the_log_reaches_what_it_is_for() -> None:
     lines = [line for _, operations in cases for line in operations]
     scheduled = [line for line in lines if line[0] == "schedule"]
     assert len(scheduled) > 300
-    assert sum(len(line[2]) for line in scheduled) > 20, "preemptions"
+    assert sum(len(line[2]) for line in scheduled) > 15, "preemptions"
     assert sum(line[0] == "abort" for line in lines) > 5
     assert sum(operations[-1][2][1] for _, operations in cases) > 1000, "hit tokens"
-    assert sum(operations[-1][2][3] for _, operations in cases) > 100, "hit tokens after preemptions"
+    assert sum(operations[-1][2][3] for _, operations in cases) > 50, "hit tokens after preemptions"
     assert {case["policy"] for case, _ in cases} == {"fcfs", "priority"}
 
 
