@@ -53,6 +53,14 @@ def test_commands_that_are_named_exist(document: Path) -> None:
         assert first in top, f"{document.name}: servescope {words}"
 
 
+def test_every_file_of_the_native_core_has_its_line() -> None:
+    text = (ROOT / "docs" / "native-core.md").read_text()
+    core = ROOT / "native_core"
+    modules = {path.name for path in core.glob("*.py")} - {"__init__.py", "__main__.py"}
+    folders = {f"native_core/{path.parent.name}/" for path in core.glob("*/__init__.py")}
+    assert {name for name in modules | folders if name not in text} == set()
+
+
 def test_the_case_in_the_readme_is_the_committed_result() -> None:
     readme = " ".join(line.removeprefix("> ") for line in (ROOT / "README.md").read_text().splitlines())
     results = ROOT / "docs" / "results" / "first-token-differs"
