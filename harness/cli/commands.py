@@ -9,7 +9,7 @@ import typer
 
 from harness.cli.workload import workload_app
 
-DRIVE, JUDGE, SET_UP = "Drive", "Judge", "Set up"
+DRIVE, JUDGE, LEARN, SET_UP = "Drive", "Judge", "Learn", "Set up"
 
 app = typer.Typer(
     help="How does this LLM engine behave, did it get worse, and why?",
@@ -101,6 +101,32 @@ def report(
     from harness.cli.jobs.report import report_command
 
     return report_command(directory, as_json=json)
+
+
+@app.command(rich_help_panel=LEARN)
+def predict(
+    source: Annotated[Path, typer.Argument(metavar="WORKLOAD|TRACE", help="A workload file or a Mooncake trace.")],
+    profile: Annotated[str | None, typer.Option(help="Whose rules, e.g. vllm-0.32.0 (the default).")] = None,
+    kv_tokens: Annotated[str | None, typer.Option(help="Size of the KV cache in tokens; inf is the default.")] = None,
+    block_size: Annotated[int | None, typer.Option(help="Tokens a block: 16, or a trace's own.")] = None,
+    json: Json = False,
+) -> int:
+    """Which tokens must hit, what is preempted and how full the cache gets; nothing is sent."""
+    from harness.cli.predict import predict_command
+
+    return predict_command(source, profile=profile, kv_tokens=kv_tokens, block_size=block_size, as_json=json)
+
+
+@app.command(rich_help_panel=LEARN)
+def explain(
+    topic: Annotated[str, typer.Argument(help="block-table, step or metrics.")],
+    svg: Annotated[Path | None, typer.Option(help="Draw it into this file, too.")] = None,
+    json: Json = False,
+) -> int:
+    """How an engine's parts work, on small examples that its own code computes."""
+    from harness.cli.explain import explain_command
+
+    return explain_command(topic, svg=svg, as_json=json)
 
 
 @model_app.command("get")
