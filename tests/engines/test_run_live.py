@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pyarrow.compute as pc
+import pytest
 
 from harness.cli.__main__ import run
 from harness.engines.store import list_engines
@@ -36,6 +37,7 @@ load = {{ mode = "closed", in_flight = 4 }}
 params = {{ requests = 400, long_tokens = 512, short_tokens = 32, short_output_tokens = 48 }}
 """
 START_S, LOAD_S = 240.0, 60.0
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 
 def test_a_model_that_is_not_served_is_refused_before_any_load(vllm_server: Live) -> None:

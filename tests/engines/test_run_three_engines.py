@@ -24,6 +24,9 @@ ENGINES = ("native", "vllm", "sglang")
 WORKLOADS = ("prefix-hit", "long-prompt", "multi-turn")
 CELLS = [f"{engine}.{workload}.r1" for engine in ENGINES for workload in WORKLOADS]
 
+# Three starts and nine cells take under three minutes on two idle cores, and much longer on busy ones.
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+
 
 @dataclass(frozen=True)
 class Run:
