@@ -55,7 +55,7 @@ class RunPart(Part):
     launch: Literal["per-plan", "per-cell"] = "per-plan"
     cache: CacheState = "flushed"
     evidence: EvidenceProfile = "full"
-    warmup_s: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 3.0
+    warmup_s: Annotated[float, Field(ge=0.0, le=3600.0)] = 3.0
     scrape_s: Annotated[float, Field(ge=0.05, le=60.0)] = 0.5
     timeout_s: PlanTimeouts = PlanTimeouts()
 

@@ -35,7 +35,7 @@ class Options(Part):
     max_batched_tokens: Positive | None = None
     prefix_caching: bool | None = None
     dtype: str | None = None
-    threads: Positive | None = None
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     device: str | None = None  # cpu | cuda …; an environment whose name ends in -cpu is one for a CPU
     profile: str | None = None  # native only: whose scheduling rules to follow
 

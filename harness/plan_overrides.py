@@ -56,7 +56,7 @@ def _engines(plan: Plan, word: str, environments: Mapping[str, str], api_key_env
             f"--engine {word}: no environment has it",
             mend=f"`servescope engines install {word} --device cpu`, or `engines add` one of your own",
         )
-    known = [engine.name for engine in plan.engines] + ["native", *CPU_ARGS, *sorted(environments)]
+    known = list(dict.fromkeys([*(e.name for e in plan.engines), "native", *CPU_ARGS, *sorted(environments)]))
     raise UsageError(f"--engine {word}: no engine of the plan, kind, environment or URL{suggest(word, known)}")
 
 

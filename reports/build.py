@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+from harness.records.errors import InvalidRunError, UsageError
+from harness.records.judgements import Verdict
 from harness.records.rundir import CellDir, RunDir, write_atomic
 from reports.cell import load_cell
 from reports.client_error import client_error
@@ -30,15 +33,37 @@ def build_report(path: Path) -> RunReport:
     from reports.render.markdown import render_markdown
 
     run = RunDir.open(Path(path))
-    cells = [_cell_report(cell) for cell in run.cells()]
+    cells, lost = _readable(run)
     cells.sort(key=lambda report: (report.cell.manifest.anchor.unix_ns, report.cell.name))  # as they were run
     for cell in cells:
         _write_cell(cell)
-    report = RunReport(path=run.path, cells=cells, verdict=verdict(cells), three=three_lines(cells))
+    report = RunReport(path=run.path, cells=cells, verdict=_with_lost(verdict(cells), lost), three=three_lines(cells))
     write_atomic(run.path / "report.md", render_markdown(report).encode())
     write_atomic(run.path / "report.html", render_html(report).encode())
     write_atomic(run.path / "verdict.json", (report.verdict.model_dump_json(indent=2) + "\n").encode())
     return report
+
+
+def _readable(run: RunDir) -> tuple[list[CellReport], list[UsageError]]:
+    """The cells that can be read, and why others cannot; UsageError if that leaves none."""
+    cells: list[CellReport] = []
+    lost: list[UsageError] = []
+    for directory in run.all_cells():
+        try:
+            cells.append(_cell_report(directory))
+        except UsageError as error:
+            lost.append(error)
+    if lost and not cells:
+        raise lost[0]
+    return cells, lost
+
+
+def _with_lost(found: Verdict, lost: Sequence[UsageError]) -> Verdict:
+    """A run without one of its cells is not the run that was asked for, however well the others went."""
+    if not lost:
+        return found
+    headline = f"invalid: cells that cannot be read: {len(lost)} ({lost[0].what}); of the others: {found.headline}"
+    return found.model_copy(update={"verdict": "invalid", "exit_code": InvalidRunError.exit_code, "headline": headline})
 
 
 def _cell_report(directory: CellDir) -> CellReport:

@@ -28,7 +28,13 @@ NAMED = 5  # metrics listed by name before the rest is counted
 
 def look_command(url: str, *, kind: str | None, api_key_env: str | None, seconds: float, as_json: bool) -> int:
     """Print what is found. 0 whatever the stages say: a look judges nothing against a baseline."""
-    report = look(url, kind=kind, api_key=_key(api_key_env), seconds=seconds)
+    from harness.plan_engine import base_url
+
+    try:
+        address = base_url(url)
+    except ValueError as error:
+        raise UsageError(f"look: {error}") from None
+    report = look(address, kind=kind, api_key=_key(api_key_env), seconds=seconds)
     if as_json:
         print(report.model_dump_json(indent=2))
     else:

@@ -152,13 +152,16 @@ class RunDir:
             ) from error
         return CellDir(path)
 
-    def cells(self) -> Iterator[CellDir]:
+    def all_cells(self) -> Iterator[CellDir]:
+        """Every cell that was begun, whether or not its manifest is there: what is lost has to be said."""
         if (self.path / "manifest.json").is_file():
             yield CellDir(self.path)
             return
-        for path in sorted((self.path / "cells").iterdir()):
-            if (path / "manifest.json").is_file():
-                yield CellDir(path)
+        yield from (CellDir(path) for path in sorted((self.path / "cells").iterdir()) if path.is_dir())
+
+    def cells(self) -> Iterator[CellDir]:
+        """The cells that can be read."""
+        return (cell for cell in self.all_cells() if cell.file("manifest.json").is_file())
 
 
 def check_schema(document: Any, path: Path) -> None:

@@ -129,6 +129,16 @@ def test_a_host_without_a_gpu_says_so(tmp_path: Path) -> None:
     assert "no GPU on this host" in kernel.headline
 
 
+def test_a_lost_cell_is_named_and_the_run_not_ok(tmp_path: Path) -> None:
+    """A cell whose manifest was gone was left out in silence, and the rest called ok."""
+    run = write_run(tmp_path, healthy(), healthy(name="vllm.steady.r1"))
+    (run.path / "cells" / "vllm.steady.r1" / "manifest.json").unlink()
+    verdict = build_report(run.path).verdict
+    assert (verdict.verdict, verdict.exit_code) == ("invalid", 4)
+    assert "cells that cannot be read: 1" in verdict.headline
+    assert "vllm.steady.r1/manifest.json is missing" in verdict.headline
+
+
 def test_the_page_stands_alone_and_is_well_formed(tmp_path: Path) -> None:
     run = write_run(tmp_path, healthy(), healthy(name="b", engine={"name": "b"}))
     build_report(run.path)

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_interrupt(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
-    """While inside, SIGINT and SIGTERM call `stop` once; a second SIGINT raises KeyboardInterrupt as usual."""
-    signals = (signal.SIGINT, signal.SIGTERM)
+    """While inside, SIGINT, SIGTERM and SIGHUP (a closed terminal) call `stop` once; a second SIGINT raises
+    KeyboardInterrupt as usual."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def first() -> None:
         for number in signals:
