@@ -52,8 +52,9 @@ def prepare(options: RunOptions) -> Prepared:
     from harness.engines.store import list_engines
     from harness.models.store import describe_model, find_model
 
-    environments = {row.name: row.python for row in list_engines()}
-    kinds = {row.name: row.kind for row in list_engines()}
+    installed = list_engines()
+    environments = {row.name: row.python for row in installed}
+    kinds = {row.name: row.kind for row in installed}
     plan = load_plan(options.plan).with_overrides(
         engines=options.engines,
         workloads=options.workloads,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from harness.cli.jobs.redact import pseudonyms
 from harness.records.prefixes import longest_prefixes
@@ -41,8 +40,3 @@ def tokens_table(requests: pa.Table, answers: pa.Table, *, redact: bool) -> pa.T
             "lcp_tokens": [count for _, count in shared],
         }
     ).cast(TOKENS)
-
-
-def total(table: pa.Table, column: str) -> int:
-    """Sum of a count column, nulls as nothing."""
-    return int(pc.sum(table[column]).as_py() or 0)
